@@ -123,7 +123,7 @@ FAULTS = {
     "finish gives True twice": (
         "pending.py:finish",
         "finish gave True",
-        [("pending", " or held.asked is not None:", ":")],
+        [("pending", " or record.asked is not None:", ":")],
     ),
     "a failed request is answered as a success": (
         "graphs.py:diamond_fails",

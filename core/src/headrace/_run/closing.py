@@ -175,8 +175,8 @@ def refuse(node: Node, error: ClosedError, *, drain: bool) -> None:
     node.refusing = node.refusing or error
     node.short_cut.set_bounds()
     node.drains &= drain
-    kept = () if drain else (*node.queue, *node.pending.waiting)
-    node.fail_waiting(error, [*node.room.outside, *kept])
+    waiting = () if drain else (*node.queue, *node.pending.waiting)
+    node.fail_waiting(error, [*node.room.outside, *waiting])
     node.note_change()
 
 

@@ -125,13 +125,13 @@ class Entrance:
         who has made ``admitted`` lets go of these: `leave_all`.
         """
         deadline, level = self._terms(timeout, priority)
-        seen: dict[int, Route | None] = {}
+        routes: dict[int, Route | None] = {}
         call: dict[Any, Any] = {}
         key, mine = 0, (None,)
         try:
             for item in items:
                 key, mine, error = id(item), (item,), None
-                if key in seen:
+                if key in routes:
                     message = "this dict stands in the list a second time"
                     error = InputError(message, hint="Send a dict of its own per request.")
                 elif isinstance(item, dict) and on_way.setdefault(key, mine) is not mine:
@@ -139,10 +139,10 @@ class Entrance:
                 # Read once it is claimed: before, a value between two backends may stand in it.
                 entry, route = Entry(item, None, 1, deadline, level), None
                 if error is not None:
-                    self._refuse(entry, seen.get(key), error)
+                    self._refuse(entry, routes.get(key), error)
                 else:
                     entry.on_way = on_way
-                    route = seen[key] = self._admit(entry, call)
+                    route = routes[key] = self._admit(entry, call)
                 admitted.append((entry, route))
         except BaseException:  # Ctrl-C in `enter`, or no stack left: nobody will answer this one
             if key in on_way and on_way[key] is mine:  # as in `Pipeline.__call__`
@@ -208,11 +208,11 @@ class Entrance:
         entered: dict[type, Any] | None = None
         for enter, takes_call, classes, backend in self._enters:
             try:
-                given = enter(request, call=call) if takes_call else enter(request)
+                answer = enter(request, call=call) if takes_call else enter(request)
             except Exception as error:  # any error of a backend fails its request
                 return None, backend._wrap(without_locals(error))
-            if given is not None:
-                entered = {**(entered or {}), **dict.fromkeys(classes, given)}
+            if answer is not None:
+                entered = {**(entered or {}), **dict.fromkeys(classes, answer)}
         return entered, None
 
     def _refuse(self, entry: Entry, route: Route | None, error: Exception) -> None:
@@ -302,11 +302,11 @@ class Entrance:
         waker, only, calls = self._waker, self.only, []
         if waker is None or waker.loop is not loop or waker.due:
             waker = self.waker(loop)
-        held = only is not None and not only.free and only.is_held_by_this_thread()
+        holds_instance = only is not None and not only.free and only.is_held_by_this_thread()
         for entry, route in admitted:
             if entry.state == DONE or (route is not None and not may_wait(route, entry)):
                 continue
-            if held:
+            if holds_instance:
                 self._refuse(entry, None, endless_wait(self.any_node.name))
                 continue
             call = LoopCall(entry.request, done)

@@ -44,14 +44,14 @@ def without_inner_frames(error: Error) -> Error:
 
 
 def _outer(last: TracebackType | None) -> TracebackType | None:
-    kept: list[TracebackType] = []
+    frames: list[TracebackType] = []
     while last is not None:
         if not last.tb_frame.f_globals.get("__name__", "").startswith(_INNER):
-            kept.append(last)
+            frames.append(last)
         last = last.tb_next
     following: TracebackType | None = None
-    for held in reversed(kept):
-        following = TracebackType(following, held.tb_frame, held.tb_lasti, held.tb_lineno)
+    for frame in reversed(frames):
+        following = TracebackType(following, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
     return following
 
 

@@ -156,10 +156,11 @@ class BatchEnd:
             errors, self._errors = self._errors, []
         if not errors:
             return outcomes
-        given = outcomes or [None] * len(batch)
+        answers = outcomes or [None] * len(batch)
         try:
             return [
-                errors[0] if outcome is None or outcome is PENDING else outcome for outcome in given
+                errors[0] if outcome is None or outcome is PENDING else outcome
+                for outcome in answers
             ]
         finally:
             del errors  # see `Entry.take_error`

@@ -212,8 +212,8 @@ def _bool_became_number(value: Any, got: Any) -> bool:
     if isinstance(value, Mapping):
         if isinstance(got, BaseModel) or is_dataclass(got):
             of = keys_of(type(got)) if isinstance(got, BaseModel) else {key: key for key in value}
-            given = [(v, getattr(got, of[k], v)) for k, v in value.items() if k in of]
-            return any(_bool_became_number(*pair) for pair in given)
+            pairs = [(v, getattr(got, of[k], v)) for k, v in value.items() if k in of]
+            return any(_bool_became_number(*pair) for pair in pairs)
         if not isinstance(got, Mapping):
             return False
         return _bool_became_number([*value, *value.values()], [*got, *got.values()])
@@ -277,10 +277,10 @@ def value_problems(error: ValidationError, options: type[BaseModel]) -> Iterator
             yield detail
     for details in of_unions.values():
         meant = max(details, key=lambda detail: (len(detail["loc"]) > 2, not _is_of_type(detail)))
-        kept = [detail for detail in details if detail["loc"][1] == meant["loc"][1]]
+        relevant = [detail for detail in details if detail["loc"][1] == meant["loc"][1]]
         if len(meant["loc"]) == 2 and _is_of_type(meant):  # nothing tells which type was meant
-            meant["msg"], kept = "; or: ".join(detail["msg"] for detail in details), [meant]
-        for detail in kept:
+            meant["msg"], relevant = "; or: ".join(detail["msg"] for detail in details), [meant]
+        for detail in relevant:
             detail["loc"] = (detail["loc"][0], *detail["loc"][2:])
             yield detail
 

@@ -142,8 +142,8 @@ class _Graph:
                 message = f"{match[1]!r} stands there twice"
                 self.report(name, "map", message, span=match.span(1), text=text)
             new = ([part.strip() for part in pair.split(":")] for pair in pairs)
-            kept = taken.setdefault(match[1], [])
-            kept += [(source, target) for source, target in new]
+            texts = taken.setdefault(match[1], [])
+            texts += [(source, target) for source, target in new]
             at = match.end()
             if not match[3]:
                 return taken

@@ -351,12 +351,14 @@ def _policy(planning: Planner, key: str, kind: Kind) -> NamedPlan | None:
     parameters = planning.parameters
     written, default = parameters.key(key), NodeKeys.model_fields[key].default
     origins = {name: origin for name, origin in parameters.origins.items() if origin != "default"}
-    given = {name: (getattr(parameters.keys, name), origin) for name, origin in origins.items()}
+    node_values = {
+        name: (getattr(parameters.keys, name), origin) for name, origin in origins.items()
+    }
     if written is None:
         inner = Call(default, source=Source(f"{planning.node}.{key}"))
-        return _find_class(planning, kind, default, inner, given)
+        return _find_class(planning, kind, default, inner, node_values)
     call = planning.read(written.value, written.source)
-    return _find_class(planning, kind, written.value, call, given)
+    return _find_class(planning, kind, written.value, call, node_values)
 
 
 # Probes.

@@ -419,8 +419,8 @@ def check_keys(
             return model.model_validate(values), origins
         except ValidationError as error:
             wrong_keys = _report_keys(error, model, places, name, problems)
-            kept = {key: value for key, value in values.items() if key not in wrong_keys}
-            values = kept if len(kept) < len(values) else {}
+            right_values = {key: value for key, value in values.items() if key not in wrong_keys}
+            values = right_values if len(right_values) < len(values) else {}
 
 
 def _report_keys(

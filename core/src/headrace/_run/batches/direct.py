@@ -43,8 +43,8 @@ def call_directly(node: Node, instance: Instance, batch: list[Request]) -> list[
             entry.data = UNTOUCHED
         return True
 
-    def release(kept: list[Entry]) -> None:
-        for entry in kept:
+    def release(pending: list[Entry]) -> None:
+        for entry in pending:
             node.pending.pend(entry, instance)
         node.give_back(instance)
         node.note_change()
@@ -53,17 +53,17 @@ def call_directly(node: Node, instance: Instance, batch: list[Request]) -> list[
     while (is_mine := ask(node.box, claim)) is None:
         threading.Event().wait(_PAUSE_S)
     outcomes: Outcomes = None
-    kept: list[Entry] = []
+    pending: list[Entry] = []
     try:
         outcomes = backend(batch) if thread is None else thread.call(backend, batch)
     finally:
         if is_mine:
             pairs = zip(entries, outcomes or (), strict=False)
-            kept = [entry for entry, outcome in pairs if outcome is PENDING]
-            waiter.expects(kept)
-            ask(node.box, release, kept)
-    if not kept:
+            pending = [entry for entry, outcome in pairs if outcome is PENDING]
+            waiter.expects(pending)
+            ask(node.box, release, pending)
+    if not pending:
         return [None] * len(batch) if outcomes is None else list(outcomes)
-    wait(node.box, waiter, kept, bool)
-    errors: Iterator[Any] = iter([entry.take_error() for entry in kept])
+    wait(node.box, waiter, pending, bool)
+    errors: Iterator[Any] = iter([entry.take_error() for entry in pending])
     return [next(errors) if outcome is PENDING else outcome for outcome in outcomes or ()]

@@ -124,12 +124,12 @@ class Events:
 
 
 def _tell(
-    told: Any, instance: Instance, node: Node, requests: Any, started: float, errors: list[Any]
+    functions: Any, instance: Instance, node: Node, requests: Any, started: float, errors: list[Any]
 ) -> float:
     """Tell of a batch that has run until now, and give the time."""
     ended, weight = node.clock(), sum([request.weight for request in requests])
     errors = [None if error is PENDING else error for error in errors]
     about = (node.name, instance.index, get_ident(), requests, started, ended, weight)
-    for function in told:
+    for function in functions:
         function(BatchRecord(*about, [*errors], instance.reason))
     return ended

@@ -258,17 +258,17 @@ class Checked:
             hint += "; for an item that is answered later PENDING stands in the list"
         return [self._locate(ContractError(message, hint=hint)) for _ in batch]
 
-    def _outcome_of(self, given: Exception) -> Exception:
+    def _outcome_of(self, outcome: Exception) -> Exception:
         """Return the outcome of an item to which a backend gave an exception or PENDING."""
-        if given is not PENDING:
-            return self._wrap(without_locals(given))
+        if outcome is not PENDING:
+            return self._wrap(without_locals(outcome))
         if not self._is_last:
             where = "stands where others wait for its result"
             message = f"{self._label()} returned PENDING, and {where}"
             hint = "The outermost backend of a node may, or the last one of an S that stands there."
             return self._locate(ContractError(message, hint=hint))
         passes_on = bool(self.takes) and self._liveness is not None and self._liveness.keeps
-        return given if self.keeps or passes_on else self._needs_keeps("returned PENDING")
+        return outcome if self.keeps or passes_on else self._needs_keeps("returned PENDING")
 
     def _needs_keeps(self, act: str) -> ContractError:
         """Make the error of a backend that keeps a request, and whose class does not say so."""

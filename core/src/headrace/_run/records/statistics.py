@@ -42,11 +42,11 @@ class Timings:
 
     def percentile(self, share: float) -> float:
         """Return the duration in ms that a ``share`` of all durations do not exceed, else 0.0."""
-        wanted = share * self.count
-        seen = 0
+        rank = share * self.count
+        passed = 0
         for index, count in enumerate(self._counts):
-            seen += count
-            if count and seen >= wanted:
+            passed += count
+            if count and passed >= rank:
                 upper = _BOUNDS_MS[min(index, len(_BOUNDS_MS) - 1)]
                 return 0.0 if index == 0 else upper / (1 + (_STEP - 1) / 2)
         return 0.0

@@ -76,7 +76,9 @@ class _Look:
                     for entry in [*(instance.entries or ())]:
                         self.running[entry] = instance
                         waiting.append(entry)
-                waiting += [kept for kept in [*node.pending.open] if kept.held.away is not None]
+                waiting += [
+                    pended for pended in [*node.pending.open] if pended.held.away is not None
+                ]
                 for entry in waiting:
                     self._note(entry, [entry])
             if engine.graph is not None:
@@ -159,25 +161,25 @@ class Search:
         self._before: list[Wait] = []
         self._seen = -inf  # when the circle of the look before was seen
 
-    def start(self, given: Threads) -> None:
+    def start(self, threads: Threads) -> None:
         """Look now, unless that is done already."""
-        now = given.clock()
+        now = threads.clock()
         if now >= self._next:
             self._next = now + 2 * APART_S
-            given.pool.run(self._look, given)
+            threads.pool.run(self._look, threads)
 
-    def _look(self, given: Threads) -> None:
+    def _look(self, threads: Threads) -> None:
         goes_on = False
         try:
-            goes_on = self._look_once(given.clock())
+            goes_on = self._look_once(threads.clock())
         except RuntimeError:  # what it read was changed meanwhile: something goes on
             pass
         except Exception as error:  # the next look may succeed
             _log.warning("looking for calls that wait for each other failed", exc_info=error)
-        now = given.clock()
+        now = threads.clock()
         self._next = now + 2 * APART_S if goes_on else now
         if goes_on:
-            given.timer.call_at(now + APART_S, lambda: given.pool.run(self._look, given))
+            threads.timer.call_at(now + APART_S, lambda: threads.pool.run(self._look, threads))
 
     def _look_once(self, now: float) -> bool:
         """Free the newest request of a circle that was there at the look before.
@@ -244,8 +246,8 @@ def _look_at(node: Node) -> None:
     waiting = [next(iter(outside)).arrival] if outside else []
     waiting += [node.queue.oldest()] if node.queue.count else []
     if waiting and node.clock() - min(waiting) >= node.limits.deadlock_after_s:
-        given = node.box.threads
-        node.box.later(_searches.setdefault(given, Search()).start, given)
+        pool_threads = node.box.threads
+        node.box.later(_searches.setdefault(pool_threads, Search()).start, pool_threads)
     if waiting:
         watch(node)
     node.set_calls_at()
@@ -266,10 +268,10 @@ def _release(entry: Entry, error: ContractError) -> None:
 
 def _error(circle: list[Wait], newest: Entry) -> ContractError:
     """Make the error of the request that is failed so that the others go on."""
-    held = [wait.holds for wait in circle]
+    holders = [wait.holds for wait in circle]
     waits = [
-        f"{_name_of(holds)}, instance {holds.index}) waits for {_name_of(wanted)})"
-        for holds, wanted in zip([held[-1], *held], held, strict=False)
+        f"{_name_of(holds)}, instance {holds.index}) waits for {_name_of(needed)})"
+        for holds, needed in zip([holders[-1], *holders], holders, strict=False)
     ]
     message = f"calls wait for each other in a circle: {', '.join(waits)}"
     hint = "Give a node of the circle more instances, or compose the backends in one expression."

@@ -261,8 +261,8 @@ def own_error(error: BaseException) -> BaseException:
 def refuses_change(error: BaseException) -> InputError:
     """Make the error of a request whose own dict raised when its answer was written."""
     message = f"the request cannot be answered: its dict raised {type(error).__name__}"
-    wanted = "a dict that lets 'data' and 'result' be written and removed"
-    return with_cause(InputError(message, key="data", expected=wanted), error)
+    expected = "a dict that lets 'data' and 'result' be written and removed"
+    return with_cause(InputError(message, key="data", expected=expected), error)
 
 
 def check_weight(request: Any, node: str, needs: Sequence[str]) -> int:
@@ -273,11 +273,11 @@ def check_weight(request: Any, node: str, needs: Sequence[str]) -> int:
             at least 1, nor 0 without rows.
     """
     if not isinstance(request, dict):
-        wanted, got = "a dict", type(request).__name__
-        wanted += f" with the key {needs[0]!r}" if needs else ""
+        expected, got = "a dict", type(request).__name__
+        expected += f" with the key {needs[0]!r}" if needs else ""
         message = "a request is a dict, several a list"
         write = f'Write pipe({{"{needs[0]}": x}}).' if needs else "Write pipe({})."
-        raise InputError(message, expected=wanted, got=got, node=node, hint=write)
+        raise InputError(message, expected=expected, got=got, node=node, hint=write)
     for key in needs:
         if key not in request:
             there = [known for known in islice(request, 100) if type(known) is str]

@@ -192,8 +192,8 @@ class RequestFuture(Future["dict[str, Any]"]):
         elif self._done_callbacks:
             # They may take any time, and the answering thread has other requests to serve.
             node = None if self._entry is None else self._entry.node
-            given = threads.current if node is None else node.box.threads
-            given.pool.run(self._call_all)
+            its_threads = threads.current if node is None else node.box.threads
+            its_threads.pool.run(self._call_all)
 
     def _call_all(self) -> None:
         for callback in self._done_callbacks:
@@ -300,8 +300,8 @@ def start_wait(entry: Entry) -> None:
     refuse_inside(entry.node.name)
     for waiting in entry.node.waiting_for(entry):
         node = cast("Node", waiting.node)
-        held = not node.free and node.is_held_by_this_thread()
-        if held or is_endless(node, get_ident()):
+        holds_instance = not node.free and node.is_held_by_this_thread()
+        if holds_instance or is_endless(node, get_ident()):
             raise endless_wait(node.name)
     entry.awaited = get_ident()
 

@@ -170,13 +170,13 @@ class Keeping:
             return self._ask(entry, mine.pending.queue_again)
         return self._ask(entry, partial(mine.pending.go_on, called.node, called.each))
 
-    def send(self, request: Request, there: Node, each: Links | None) -> None:
+    def send(self, request: Request, there: Node, links: Links | None) -> None:
         """Let another node answer a request of the batch that runs."""
         entry = self._find(request)
         if entry is not None:
             record_of(entry)
             node: Any = entry.node
-            post(node.box, node.pending.asks, entry, partial(node.pending.send, there, each))
+            post(node.box, node.pending.asks, entry, partial(node.pending.send, there, links))
 
     def finish(self, handle: Handle, outcome: Any) -> bool:
         """End a request: see `headrace.InitContext`."""

@@ -190,7 +190,7 @@ class Sent:
     def __init__(
         self,
         node: Node,
-        each: Links | None,
+        links: Links | None,
         request: Request,
         outer: Entry,
         then: Callable[[BaseException | None], object],
@@ -198,7 +198,7 @@ class Sent:
     ) -> None:
         """Make the entries, with deadline and priority of ``outer``; ``then`` gets the outcome."""
         request.pop("result", None)
-        self._at_node = NodeRequest(node, each, request, outer, Ticket(None), parts)
+        self._at_node = NodeRequest(node, links, request, outer, Ticket(None), parts)
         self._node, self._then = node, then
         self.entries = [element for element in self._at_node.entries if element.state == NEW]
         for entry in self.entries:

@@ -76,8 +76,8 @@ def record_of(entry: Entry) -> Kept:
     """Return the record of an entry, which begins here if there is none."""
     if entry.held is None:
         entry.held = Kept(entry.arrival)
-    held: Kept = entry.held
-    return held
+    record: Kept = entry.held
+    return record
 
 
 class Pending:
@@ -115,13 +115,13 @@ class Pending:
         node = self._node
         if entry.state != RUNNING:  # it has ended while the batch ran
             return
-        held: Kept | None = entry.held
-        if held is None:
+        record: Kept | None = entry.held
+        if record is None:
             self.settle(entry, not_kept_error(instance))
             return
         self.known[entry] = None
-        held.instance = instance
-        asked, held.asked = held.asked, None
+        record.instance = instance
+        step, record.asked = record.asked, None
         if node.refusing is not None and (node.dead or not node.drains):
             node.settle(entry, own_error(node.refusing))
         elif instance.liveness.lost:
@@ -131,23 +131,23 @@ class Pending:
             if entry.ticket is None:
                 entry.ticket = Ticket(node)
             entry.ticket.waits(entry)
-            if asked is not None:
-                asked(entry)
+            if step is not None:
+                step(entry)
 
     def end_entry(self, entry: Entry) -> None:
         """Let go of an entry that has its outcome, and have its holder told."""
-        held: Kept = entry.held
+        record: Kept = entry.held
         if entry.ticket is not None:
             entry.ticket.leave(entry)
         self.known.pop(entry, None)
-        sent, held.away = held.away, None
+        sent, record.away = record.away, None
         if sent is not None:
             sent.give_up()
-        functions, held.functions = held.functions, []
+        functions, record.functions = record.functions, []
         box = self._node.box
         for function, handle in functions:
             box.later(box.threads.pool.run, tell, function, handle)
-        notes, held.notes = held.notes, {}
+        notes, record.notes = record.notes, {}
         if notes:  # in no step: what is noted may have a destructor
             box.later(notes.clear)
 
@@ -163,14 +163,14 @@ class Pending:
         """Do what a backend has asked for an entry, now or after ``forward``; False if ended."""
         if entry.state == DONE:
             return False
-        held = record_of(entry)
+        record = record_of(entry)
         self.known[entry] = None
         if entry.state == PENDED:
             step(entry)
             return True
-        if entry.state != RUNNING or held.away is not None or held.asked is not None:
+        if entry.state != RUNNING or record.away is not None or record.asked is not None:
             return False
-        held.asked = step
+        record.asked = step
         return True
 
     def on_end(self, entry: Entry, function: Callable[[Any], object], handle: object) -> bool:
@@ -210,7 +210,7 @@ class Pending:
             self._node.settle(entry, error)
             self._node.note_change()
 
-    def send(self, node: Node, each: Links | None, entry: Entry) -> None:
+    def send(self, node: Node, links: Links | None, entry: Entry) -> None:
         """Let another node run the request, whose outcome there is its outcome here."""
 
         def back(error: BaseException | None) -> None:
@@ -218,16 +218,16 @@ class Pending:
             self.settle(entry, error)
 
         entry.state = RUNNING  # there
-        entry.held.away = sent = Sent(node, each, entry.request, entry, back)
+        entry.held.away = sent = Sent(node, links, entry.request, entry, back)
         sent.start()
 
-    def go_on(self, node: Node, each: Links | None, entry: Entry) -> None:
+    def go_on(self, node: Node, links: Links | None, entry: Entry) -> None:
         """Let the graph go on with the request at another node; without one, answer."""
         if entry.ticket is not None and entry.ticket.walks:
             entry.held.goes_on_at = node.name
             self.settle(entry, None)
         else:
-            self.send(node, each, entry)
+            self.send(node, links, entry)
 
 
 def holder_lost_error(node: str) -> InstanceLostError:

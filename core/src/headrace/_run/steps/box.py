@@ -65,8 +65,8 @@ class Box:
         closes: Whether the pipeline closes: then `look_if_quiet` runs after calls outside.
     """
 
-    def __init__(self, given: Threads | None = None) -> None:
-        self.threads = given or threads.current
+    def __init__(self, threads_given: Threads | None = None) -> None:
+        self.threads = threads_given or threads.current
         self.in_doubt = False
         self.steps: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._lock = threading.Lock()
@@ -120,8 +120,8 @@ class Box:
         while True:
             try:
                 if steps:
-                    function, given = steps.popleft()
-                    function(*given)
+                    function, args_of_step = steps.popleft()
+                    function(*args_of_step)
                 elif step is not None:
                     function, step = step, None
                     function(*args)

@@ -253,14 +253,14 @@ current = Threads()
 def apart(clock: Callable[[], float]) -> Iterator[Threads]:
     """Have pipelines that are made in the block run on threads of their own."""
     global current
-    before, given = current, Threads(clock)
-    current = given
+    before, others = current, Threads(clock)
+    current = others
     try:
-        yield given
+        yield others
     finally:
         current = before
         # Its threads end. A closed pipeline may still be asked for its state.
-        given.__init__(clock)  # type: ignore[misc]
+        others.__init__(clock)  # type: ignore[misc]
 
 
 def took_token(items: list[None]) -> bool:

@@ -72,12 +72,16 @@ def without_locals(error: Error) -> Error:
     if sys.flags.dev_mode:
         return error
     group = getattr(builtins, "BaseExceptionGroup", ())  # since Python 3.11
-    seen: set[int] = set()
+    visited: set[int] = set()
     left: list[BaseException | None] = [error]
     while left:
         linked = left.pop()
-        if linked is not None and id(linked) not in seen and (linked is error or _is_over(linked)):
-            seen.add(id(linked))
+        if (
+            linked is not None
+            and id(linked) not in visited
+            and (linked is error or _is_over(linked))
+        ):
+            visited.add(id(linked))
             traceback.clear_frames(_part(linked, "__traceback__"))
             left += [_part(linked, "__cause__"), _part(linked, "__context__")]
             left += _part(linked, "exceptions") if issubclass(type(linked), group) else ()
