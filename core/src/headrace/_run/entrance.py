@@ -71,12 +71,12 @@ class Entrance:
 
     def use(self, enters: Mapping[type[Checked], Checked]) -> None:
         """Let ``enter`` of these classes, each with one backend, see every request from now on."""
-        asked: dict[Any, tuple[Any, Any, list[type[Checked]], Checked]] = {}
+        by_function: dict[Any, tuple[Any, Any, list[type[Checked]], Checked]] = {}
         for cls, backend in enters.items():  # classes may share one function, which is asked once
             enter: Any = cls.enter  # type: ignore[attr-defined]
             takes = getattr(enter, "__kwdefaults__", None) or ()
-            asked.setdefault(enter, (enter, "call" in takes, [], backend))[2].append(cls)
-        self._enters = [*asked.values()]
+            by_function.setdefault(enter, (enter, "call" in takes, [], backend))[2].append(cls)
+        self._enters = [*by_function.values()]
         self.call = None if self.only is None else self.only.call
         if self._enters:
             self.call = partial(self.run_one, timeout=None, priority=0)

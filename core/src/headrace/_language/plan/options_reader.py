@@ -132,8 +132,8 @@ class OptionsReader:
         bases = {}
         for key, winner in self._found.items():
             bases[self.keys[key]] = winner.source.base
-        told = {"allow_import": self.planning.refused is None, "find_place": find_place}
-        context = {"bases": bases, "of": self.options, **told}
+        context = {"bases": bases, "of": self.options, "find_place": find_place}
+        context["allow_import"] = self.planning.refused is None
         try:
             return self.options.model_validate(values, context=context)
         except ValidationError as error:
@@ -213,14 +213,14 @@ class Kind(NamedTuple):
     Attributes:
         noun: The word for one of the kind, in errors.
         hook: The table of hooks in which plugins offer the kind.
-        wanted: What a class of the kind has to be, in errors.
+        requirement: What a class of the kind has to be, in errors.
         base: The base class. None for a probe, which has some of `PROBE_METHODS` instead.
         method: The method with which a policy decides, and which its class has to define.
     """
 
     noun: str
     hook: str
-    wanted: str
+    requirement: str
     base: type[Any] | None = None
     method: str = ""
 
@@ -290,7 +290,7 @@ def _class(planning: Planner, kind: Kind, call: Call, offers: Sequence[Offer]) -
         shown = f"{offers[0].path!r} of {offers[0].distribution}"
         shown = shown if offers[0].cls is None else repr(call.name)
         hint = _names_offered(planning, kind)[1]
-        planning.add(kind.noun, f"{shown} is no {kind.wanted}", call, hint=hint)
+        planning.add(kind.noun, f"{shown} is no {kind.requirement}", call, hint=hint)
         return None
     if (lacks := kind.lacks(cls)) is not None:
         planning.add("contract", f"the {kind.noun} {call.name} is wrong: {lacks}", call)
