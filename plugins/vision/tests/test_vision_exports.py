@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from headrace.errors import InputError
 from headrace_vision import detect
-from headrace_vision.exports import TABLE, Metadata
+from headrace_vision.models.exports import TABLE, Metadata
 from headrace_vision.tables import ModelTable
 
 SIDE, CLASSES, THRESHOLD = 64, 3, 0.3

@@ -20,8 +20,8 @@ import headrace
 from headrace.errors import HeadraceError, InputError, SetupError
 from headrace_cli.app import app
 from headrace_vision import Frame, frame_record, from_records, to_records
-from headrace_vision.boxes import best_boxes
-from headrace_vision.layouts import cells_of, fitting_layouts, read_layout
+from headrace_vision.models.boxes import best_boxes
+from headrace_vision.models.layouts import cells_of, fitting_layouts, read_layout
 
 SIZE = (96, 128)  # of the network's input, height and width
 LABELS = ["cat", "dog", "cow"]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from headrace.errors import InputError, SetupError
-from headrace_vision._each import Each
+from headrace_vision.models._each import Each
 
 if TYPE_CHECKING:
     from headrace import InitContext

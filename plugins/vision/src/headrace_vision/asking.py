@@ -62,7 +62,7 @@ class CropModel:
 
     def __post_init__(self) -> None:
         """Check the values."""
-        from headrace_vision.cascade import check_part
+        from headrace_vision.models.cascade import check_part
 
         if type(self.every) is not int or self.every < 0:
             raise ValueError(f"every is a whole number of at least 0, not {self.every!r}")
@@ -138,8 +138,8 @@ class Asker:
             InputError: The result is no ``supervision.Detections``.
             HeadraceError: The model takes no requests.
         """
-        from headrace_vision.boxes import as_picture
-        from headrace_vision.cascade import cut
+        from headrace_vision.models.boxes import as_picture
+        from headrace_vision.models.cascade import cut
 
         detections = _detections_of(frame)
         tracks = detections.tracker_id
@@ -177,7 +177,7 @@ class Asker:
         Raises:
             InputError: They differ in kind.
         """
-        from headrace_vision.cascade import columns_of
+        from headrace_vision.models.cascade import columns_of
 
         detections = _detections_of(frame)
         values = [answer.value for answer in answers]
@@ -190,7 +190,7 @@ class Asker:
 
 
 def _detections_of(frame: Frame) -> sv.Detections:
-    from headrace_vision.boxes import as_detections
+    from headrace_vision.models.boxes import as_detections
 
     return as_detections(frame.request.get("detections", frame.result))
 

@@ -9,8 +9,8 @@ from pydantic import Field, FiniteFloat
 
 import headrace
 from headrace.errors import InputError
-from headrace_vision._each import TRACKED, ReadsSource, need, no_tracks
 from headrace_vision._sources import Alone, PerSource
+from headrace_vision.models._each import TRACKED, ReadsSource, need, no_tracks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -252,7 +252,7 @@ def _anchors(name: str) -> list[Any]:
 
 
 def _tracked(request: Request) -> Any:
-    from headrace_vision.boxes import as_detections
+    from headrace_vision.models.boxes import as_detections
 
     detections = as_detections(need(request, "data", TRACKED))
     if len(detections) and detections.tracker_id is None:

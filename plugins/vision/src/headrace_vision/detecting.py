@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.errors import InputError
 from headrace.plugins import library
-from headrace_vision.exports import TABLE, Metadata, check_layout, find_layout
+from headrace_vision.models.exports import TABLE, Metadata, check_layout, find_layout
 
 if TYPE_CHECKING:
     from headrace_vision.frames import Frame
@@ -69,7 +69,7 @@ def detect(  # noqa: PLR0913 - each is what somebody changes in one line
     """Return the frames of a source with what a detector found in them.
 
     It needs headrace-cv, and headrace-ort, headrace-trt or headrace-torch. Layout, labels, size, channels and type of the input
-    are those of an ONNX file, by its metadata (`headrace_vision.exports`). What was read, and what was assumed, is in ``took``
+    are those of an ONNX file, by its metadata (`headrace_vision.models.exports`). What was read, and what was assumed, is in ``took``
     of what this returns, and logged.
 
     Args:
@@ -77,7 +77,7 @@ def detect(  # noqa: PLR0913 - each is what somebody changes in one line
             (``.engine``, ``.plan``, ``.trt``), or a program of torch (``.pt2``), which say neither layout, size nor labels.
         source: See ``VideoRunner.run``.
         track: A tracker (``"bytetrack"``, ...) that numbers the objects of each source. None for none.
-        layout: A name in `headrace_vision.exports.TABLE`, as ``"v8"``. ``"auto"``: the one that the file tells.
+        layout: A name in `headrace_vision.models.exports.TABLE`, as ``"v8"``. ``"auto"``: the one that the file tells.
         labels: Names of the classes. None: those in the file, if it has any.
         score_threshold: Boxes of a lower score are dropped, 0 to 1. None: the default of the word.
         iou_threshold: Overlap above which the lesser box is dropped, 0 to 1. None: the default of YoloDetections.

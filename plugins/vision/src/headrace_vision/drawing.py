@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 import headrace
-from headrace_vision._each import ReadsSource, need, no_tracks
 from headrace_vision._sources import Alone, PerSource
+from headrace_vision.models._each import ReadsSource, need, no_tracks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -197,7 +197,7 @@ class DrawDetections(Alone):
 
     def build(self, options: Any, context: InitContext) -> Callable[[Request], None]:
         """Return what works on one request."""
-        from headrace_vision.boxes import as_detections, as_picture
+        from headrace_vision.models.boxes import as_detections, as_picture
 
         def make() -> Annotators:
             return Annotators(options.annotators)

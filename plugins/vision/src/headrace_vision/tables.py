@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_type_hints
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, PrivateAttr, Tag, create_model
 
 import headrace_vision
-from headrace_vision.cascade import Part
+from headrace_vision.models.cascade import Part
 from headrace_vision.options import SourceOptions
 from headrace_vision.retention import Bounds
 from headrace_vision.sinks import CLOSE_S, SPOOL_BYTES, Sink

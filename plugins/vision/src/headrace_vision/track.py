@@ -13,8 +13,8 @@ from pydantic import Field
 import headrace
 from headrace.errors import SetupError, among
 from headrace.plugins import library
-from headrace_vision._each import ReadsSource, need
 from headrace_vision._sources import Alone, PerSource
+from headrace_vision.models._each import ReadsSource, need
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,7 +89,7 @@ class Track(Alone):
         """Find the tracker, make one to see that its settings are right, and return what works on a request."""
         import numpy as np
 
-        from headrace_vision.boxes import as_detections
+        from headrace_vision.models.boxes import as_detections
 
         tracker = _tracker_class(options.tracker, allow_import=context.allow_import)
 

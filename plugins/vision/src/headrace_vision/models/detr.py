@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from headrace.errors import InputError
-from headrace_vision._box_options import KeptBoxes, Score
-from headrace_vision._each import Each, ReadsSize, need
+from headrace_vision.models._box_options import KeptBoxes, Score
+from headrace_vision.models._each import Each, ReadsSize, need
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,8 +70,14 @@ class DetrDetections(Each):
         import numpy as np
         import supervision as sv
 
-        from headrace_vision.boxes import fit_of, image_size, labels_of, make_detections, ranked
-        from headrace_vision.masks import image_masks
+        from headrace_vision.models.boxes import (
+            fit_of,
+            image_size,
+            labels_of,
+            make_detections,
+            ranked,
+        )
+        from headrace_vision.models.masks import image_masks
 
         labels = labels_of(options.labels)
 
@@ -95,7 +101,7 @@ class DetrDetections(Each):
 
 def _parts(data: Any) -> tuple[Any, Any, Any]:
     """Return boxes ``[Q, 4]``, logits ``[Q, C]``, and masks ``[Q, h, w]`` or None."""
-    from headrace_vision.boxes import finite
+    from headrace_vision.models.boxes import finite
 
     if not isinstance(data, (Mapping, list, tuple)):
         rows = finite(data, "outputs", 2)

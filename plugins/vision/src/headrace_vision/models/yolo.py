@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from headrace.errors import InputError
-from headrace_vision._box_options import Score, SizedBoxes
-from headrace_vision._each import Each, ReadsSize, need
+from headrace_vision.models._box_options import Score, SizedBoxes
+from headrace_vision.models._each import Each, ReadsSize, need
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,9 +87,9 @@ class YoloDetections(Each):
         """Read the labels, and return what works on one request."""
         import numpy as np
 
-        from headrace_vision.boxes import QUADS, finite, fit_of, labels_of, make_detections
-        from headrace_vision.layouts import guess_layout, read_layout
-        from headrace_vision.masks import combined, image_masks
+        from headrace_vision.models.boxes import QUADS, finite, fit_of, labels_of, make_detections
+        from headrace_vision.models.layouts import guess_layout, read_layout
+        from headrace_vision.models.masks import combined, image_masks
 
         labels = labels_of(options.labels)
 
@@ -138,7 +138,7 @@ def _choice(
     import numpy as np
     import supervision as sv
 
-    from headrace_vision.boxes import best_boxes, best_rows, quads_of
+    from headrace_vision.models.boxes import best_boxes, best_rows, quads_of
 
     quads = None
     order = np.argsort(-scores, kind="stable")

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from headrace.errors import InputError, among
 from headrace_formats import FormatError, read_labels
-from headrace_vision.layouts import fitting_layouts
+from headrace_vision.models.layouts import fitting_layouts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

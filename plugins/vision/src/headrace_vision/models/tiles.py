@@ -9,7 +9,7 @@ from pydantic import Field
 
 import headrace
 from headrace.errors import InputError
-from headrace_vision._each import Each, need
+from headrace_vision.models._each import Each, need
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,7 +61,7 @@ class Tiles(Each):
 
     def build(self, options: Any, context: InitContext) -> Callable[[Request], None]:
         """Return what works on one request."""
-        from headrace_vision.boxes import as_picture
+        from headrace_vision.models.boxes import as_picture
 
         def work(request: Request) -> None:
             image = as_picture(request, "data")
@@ -131,7 +131,7 @@ class MergeTiles(Each):
         import numpy as np
         import supervision as sv
 
-        from headrace_vision.boxes import QUADS, best_rows
+        from headrace_vision.models.boxes import QUADS, best_rows
 
         metric = sv.OverlapMetric.from_value(options.metric)
 
@@ -183,7 +183,7 @@ def _moved(part: Any, tile: list[int], size: tuple[int, int]) -> sv.Detections:
     import numpy as np
     import supervision as sv
 
-    from headrace_vision.boxes import as_detections
+    from headrace_vision.models.boxes import as_detections
 
     moved = as_detections(part).select(slice(None))  # a copy
     offset = np.array(tile[:2])

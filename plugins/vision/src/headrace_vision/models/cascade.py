@@ -9,8 +9,8 @@ from pydantic import AfterValidator, Field, FiniteFloat
 
 import headrace
 from headrace.errors import InputError
-from headrace_vision._box_options import Activation, Labelled
-from headrace_vision._each import Each, need
+from headrace_vision.models._box_options import Activation, Labelled
+from headrace_vision.models._each import Each, need
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,7 +105,7 @@ class Crops(Each):
         """Return what works on one request."""
         import numpy as np
 
-        from headrace_vision.boxes import as_detections, as_picture
+        from headrace_vision.models.boxes import as_detections, as_picture
 
         def work(request: Request) -> None:
             detections = as_detections(need(request, "data", "supervision.Detections"))
@@ -181,7 +181,7 @@ class Keys(Each):
         """
         from dataclasses import replace
 
-        from headrace_vision.boxes import as_detections
+        from headrace_vision.models.boxes import as_detections
 
         def work(request: Request) -> None:
             detections = as_detections(need(request, "data", "supervision.Detections"))
@@ -277,7 +277,7 @@ class Classes(Keys):
         """Read the labels, and return what works on one request."""
         import numpy as np
 
-        from headrace_vision.boxes import class_scores, labels_of, names_of
+        from headrace_vision.models.boxes import class_scores, labels_of, names_of
 
         labels = labels_of(options.labels)
 

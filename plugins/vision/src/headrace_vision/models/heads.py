@@ -9,8 +9,8 @@ from pydantic import Field
 
 import headrace
 from headrace.errors import InputError
-from headrace_vision._box_options import Activation, Labelled, Score, SizedBoxes
-from headrace_vision._each import Each, ReadsSize, need
+from headrace_vision.models._box_options import Activation, Labelled, Score, SizedBoxes
+from headrace_vision.models._each import Each, ReadsSize, need
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,7 +70,7 @@ class BoxDetections(Each):
         import numpy as np
         import supervision as sv
 
-        from headrace_vision.boxes import (
+        from headrace_vision.models.boxes import (
             finite,
             fit_of,
             image_size,
@@ -159,7 +159,7 @@ class ClassDetections(Each):
         """Read the labels, and return what works on one request."""
         import numpy as np
 
-        from headrace_vision.boxes import (
+        from headrace_vision.models.boxes import (
             class_scores,
             image_size,
             labels_of,
@@ -221,7 +221,7 @@ class FilterDetections(Each):
         """Return what works on one request."""
         import numpy as np
 
-        from headrace_vision.boxes import as_detections
+        from headrace_vision.models.boxes import as_detections
 
         def lacking(part: str) -> InputError:
             return InputError(f"the detections have no {part}", expected="detections with them")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import supervision as sv
     from numpy.typing import NDArray
 
-    from headrace_vision.boxes import Fit
+    from headrace_vision.models.boxes import Fit
 
 __all__ = ["combined", "image_masks"]
 
