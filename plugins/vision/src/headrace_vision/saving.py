@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from headrace_vision.drawing import Annotators
     from headrace_vision.frames import Frame
+    from headrace_vision.tracking.drawing import Annotators
 
 __all__ = [
     "EVENT",
@@ -122,7 +122,7 @@ def picture_of(
     if not draw or frame.image is None or frame.error is not None:
         return frame.image
     if is_detections(result):
-        from headrace_vision.drawing import Annotators, draw_counts
+        from headrace_vision.tracking.drawing import Annotators, draw_counts
 
         drawn = (annotators or Annotators()).draw(frame.image, result)
         draw_counts(drawn, frame.request)

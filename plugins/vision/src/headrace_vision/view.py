@@ -28,8 +28,8 @@ from headrace_vision.sinks import Sink
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from headrace_vision.drawing import Annotators
     from headrace_vision.frames import Frame
+    from headrace_vision.tracking.drawing import Annotators
 
 __all__ = ["View"]
 
@@ -187,7 +187,7 @@ class _Shown:
 
     def _annotators_of(self, frame: Frame) -> Annotators | None:
         """Return what draws boxes and trails, where there are tracks; None where no trail can be."""
-        from headrace_vision.drawing import DRAWN, Annotators
+        from headrace_vision.tracking.drawing import DRAWN, Annotators
 
         if getattr(frame.result, "tracker_id", None) is None:
             return None

@@ -13,8 +13,8 @@ from pydantic import Field
 import headrace
 from headrace.errors import SetupError, among
 from headrace.plugins import library
-from headrace_vision._sources import Alone, PerSource
 from headrace_vision.models._each import ReadsSource, need
+from headrace_vision.tracking._sources import Alone, PerSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable

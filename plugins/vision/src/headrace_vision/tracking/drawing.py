@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 import headrace
-from headrace_vision._sources import Alone, PerSource
 from headrace_vision.models._each import ReadsSource, need, no_tracks
+from headrace_vision.tracking._sources import Alone, PerSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,8 +9,8 @@ from pydantic import Field, FiniteFloat
 
 import headrace
 from headrace.errors import InputError
-from headrace_vision._sources import Alone, PerSource
 from headrace_vision.models._each import TRACKED, ReadsSource, need, no_tracks
+from headrace_vision.tracking._sources import Alone, PerSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable
