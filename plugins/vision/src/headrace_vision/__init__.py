@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 from headrace.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from headrace_vision.asking import CropModel
     from headrace_vision.clock import Clock
     from headrace_vision.configured import Vision, open_vision
     from headrace_vision.detecting import Detecting, detect
     from headrace_vision.frames import Frame
     from headrace_vision.group import Handle
-    from headrace_vision.lanes import VideoModel
     from headrace_vision.mqtt import MQTT
     from headrace_vision.options import SourceOptions
+    from headrace_vision.pipelines.crop_models import CropModel
+    from headrace_vision.pipelines.lanes import VideoModel
     from headrace_vision.recording import SaveVideo
     from headrace_vision.records import frame_record, from_records, to_records
     from headrace_vision.runner import VideoRunner
@@ -60,15 +60,15 @@ __all__ = [
 ]
 
 _HOME = {
-    "asking": "CropModel",
     "clock": "Clock",
     "configured": "Vision open:open_vision open_vision",
     "detecting": "Detecting detect",
     "frames": "Frame",
     "group": "Handle",
-    "lanes": "VideoModel",
     "mqtt": "MQTT",
     "options": "SourceOptions",
+    "pipelines.crop_models": "CropModel",
+    "pipelines.lanes": "VideoModel",
     "recording": "SaveVideo",
     "records": "frame_record from_records to_records",
     "runner": "VideoRunner",

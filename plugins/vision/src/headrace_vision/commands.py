@@ -149,7 +149,7 @@ def _of_detector(model: str, inputs: list[str]) -> VisionConfig:
 
 def _check_names(loaded: VisionConfig, config: str, model: str, inputs: list[str]) -> None:
     """Refuse a name that no model has."""
-    from headrace_vision.lanes import check_model
+    from headrace_vision.pipelines.lanes import check_model
 
     if inputs or model:
         try:

@@ -11,16 +11,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace_vision.group import KEPT, Group
-from headrace_vision.lanes import Lane, lanes_of
+from headrace_vision.pipelines.lanes import Lane, lanes_of
 from headrace_vision.source import Flight, Part, Source
 
 if TYPE_CHECKING:
     import asyncio
     from concurrent.futures import Future
 
-    from headrace_vision.asking import Answer
     from headrace_vision.clock import Clock
     from headrace_vision.frames import Frame
+    from headrace_vision.pipelines.crop_models import Answer
     from headrace_vision.sink_threads import SinkThreads
 
 __all__ = ["Delivery"]

@@ -18,11 +18,11 @@ from headrace_vision.privacy import PrivacyMasks
 from headrace_vision.timing import Thinning, Timeline
 
 if TYPE_CHECKING:
-    from headrace_vision.asking import Answer
     from headrace_vision.clock import Clock
     from headrace_vision.copying import Packets
-    from headrace_vision.lanes import SourceLane
     from headrace_vision.options import SourceOptions
+    from headrace_vision.pipelines.crop_models import Answer
+    from headrace_vision.pipelines.lanes import SourceLane
 
 __all__ = ["Flight", "Part", "Source"]
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import headrace
-from headrace_vision.asking import Answer, Asker, CropModel, SubmitsRequests
-from headrace_vision.gating import MotionGate
 from headrace_vision.options import check_name
-from headrace_vision.ordered import Ordered
+from headrace_vision.pipelines.crop_models import Answer, Asker, CropModel, SubmitsRequests
+from headrace_vision.pipelines.gating import MotionGate
+from headrace_vision.pipelines.ordered import Ordered
 
 if TYPE_CHECKING:
     from headrace_vision.frames import Frame

@@ -7,13 +7,13 @@ from concurrent.futures import CancelledError, Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from headrace_vision.asking import Answer
+from headrace_vision.pipelines.crop_models import Answer
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from headrace_vision.asking import SubmitsRequests
+    from headrace_vision.pipelines.crop_models import SubmitsRequests
 
 __all__ = ["MotionGate"]
 
