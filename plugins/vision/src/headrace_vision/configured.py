@@ -19,13 +19,13 @@ import headrace_vision
 from headrace.errors import ConfigError, HeadraceError, Problem
 from headrace.plugins import read_text
 from headrace_vision.detecting import NETWORKS, configuration_of
-from headrace_vision.inputs import is_place, recognise
 from headrace_vision.network import check_address
 from headrace_vision.options import PER_MODEL, SourceOptions, check_name, options_of, texts_of
 from headrace_vision.pipelines.crop_models import CropModel
 from headrace_vision.pipelines.lanes import VideoModel, check_model
 from headrace_vision.pipelines.ordered import Ordered
 from headrace_vision.privacy import refuse_copy
+from headrace_vision.reading.inputs import is_place, recognise
 from headrace_vision.runner import VideoRunner
 from headrace_vision.sink_threads import as_sink, named_sinks
 from headrace_vision.tables import (

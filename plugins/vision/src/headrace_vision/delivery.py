@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace_vision.group import KEPT, Group
 from headrace_vision.pipelines.lanes import Lane, lanes_of
-from headrace_vision.source import Flight, Part, Source
+from headrace_vision.reading.source import Flight, Part, Source
 
 if TYPE_CHECKING:
     import asyncio

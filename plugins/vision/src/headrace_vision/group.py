@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headrace_vision.inputs import Input, read_all, recognise
-from headrace_vision.reading import Stills, failed_shot, read_source, still_shot
+from headrace_vision.reading.inputs import Input, read_all, recognise
+from headrace_vision.reading.thread import Stills, failed_shot, read_source, still_shot
 
 if TYPE_CHECKING:
     from headrace_vision.frames import Shot
     from headrace_vision.loop import Loop
     from headrace_vision.options import SourceOptions
-    from headrace_vision.source import Source
-    from headrace_vision.stills import StillDecoder
+    from headrace_vision.reading.source import Source
+    from headrace_vision.reading.stills import StillDecoder
 
 __all__ = ["KEPT", "Group", "Handle", "check_input"]
 
@@ -30,7 +30,7 @@ def check_input(x: Any, network: Iterable[str]) -> Any:
         What is to be read: ``x``, or the content of a file object, which can be read only once.
 
     Raises:
-        InputError: See `headrace_vision.inputs.recognise`.
+        InputError: See `headrace_vision.reading.inputs.recognise`.
     """
     if callable(getattr(x, "read", None)):
         return read_all(x)
@@ -210,7 +210,7 @@ class Group:
             return not self.stopping.is_set()
 
     def stop(self, *, discard: bool = False) -> None:
-        """Stop every source; see `headrace_vision.source.Source.stop`."""
+        """Stop every source; see `headrace_vision.reading.source.Source.stop`."""
         self.stopping.set()
         with self.changed:
             self.changed.notify_all()

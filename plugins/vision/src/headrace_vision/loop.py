@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from headrace_vision.frames import Frame
-    from headrace_vision.source import Source
+    from headrace_vision.reading.source import Source
 
 __all__ = ["Loop"]
 

@@ -8,14 +8,14 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace_vision.copying import CONTAINERS
 from headrace_vision.owner import Mark, held, lock
 from headrace_vision.priorities import kept_priorities
+from headrace_vision.reading.packets import CONTAINERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace_vision.copying import Connection
+    from headrace_vision.reading.packets import Connection
 
 __all__ = ["CopiedFile", "VideoFile", "mark_in", "write_index"]
 

@@ -14,9 +14,9 @@ from time import gmtime, strftime
 from typing import TYPE_CHECKING, Any
 
 from headrace_vision.clock import utc
-from headrace_vision.copying import CONTAINERS, Packets, Span
 from headrace_vision.network import is_address
 from headrace_vision.owner import Mark, held
+from headrace_vision.reading.packets import CONTAINERS, Packets, Span
 from headrace_vision.recorded_files import CopiedFile, VideoFile, mark_in, write_index
 from headrace_vision.retention import TICK_S, FileSink, files_in
 from headrace_vision.saving import Names, encoded, picture_of
@@ -24,8 +24,8 @@ from headrace_vision.saving import Names, encoded, picture_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace_vision.copying import Connection
     from headrace_vision.frames import Frame
+    from headrace_vision.reading.packets import Connection
 
 __all__ = ["SaveVideo"]
 

@@ -14,9 +14,9 @@ from headrace_vision.sinks import Sink, SinkThread
 
 if TYPE_CHECKING:
     from headrace_vision.clock import Clock
-    from headrace_vision.copying import Packets
     from headrace_vision.frames import Frame
     from headrace_vision.options import SourceOptions
+    from headrace_vision.reading.packets import Packets
 
 __all__ = ["CallableSink", "SinkThreads", "as_sink", "named_sinks"]
 

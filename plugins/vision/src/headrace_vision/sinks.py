@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace_vision.clock import Clock
-from headrace_vision.reading import back_off
+from headrace_vision.reading.thread import back_off
 from headrace_vision.spool import SpoolFolder, bytes_of, read_frame, without_image
 
 if TYPE_CHECKING:
-    from headrace_vision.copying import Packets
     from headrace_vision.frames import Frame
+    from headrace_vision.reading.packets import Packets
 
 __all__ = ["Sink", "SinkThread", "SpoolingSink"]
 

@@ -13,9 +13,9 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, PrivateAttr, T
 import headrace_vision
 from headrace_vision.models.cascade import Part
 from headrace_vision.options import SourceOptions
+from headrace_vision.reading.stills import DECODE
 from headrace_vision.retention import Bounds
 from headrace_vision.sinks import CLOSE_S, SPOOL_BYTES, Sink
-from headrace_vision.stills import DECODE
 
 __all__ = [
     "SINKS", "CropTable", "ModelTable", "OtherSinkTable", "SinkTable", "SourceTable",

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 from headrace_vision.clock import utc
 from headrace_vision.frames import SAID, Frame, Shot
 from headrace_vision.privacy import PrivacyMasks
-from headrace_vision.timing import Thinning, Timeline
+from headrace_vision.reading.timing import Thinning, Timeline
 
 if TYPE_CHECKING:
     from headrace_vision.clock import Clock
-    from headrace_vision.copying import Packets
     from headrace_vision.options import SourceOptions
     from headrace_vision.pipelines.crop_models import Answer
     from headrace_vision.pipelines.lanes import SourceLane
+    from headrace_vision.reading.packets import Packets
 
 __all__ = ["Flight", "Part", "Source"]
 

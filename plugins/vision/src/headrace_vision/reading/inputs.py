@@ -13,9 +13,9 @@ from typing import Any
 
 from headrace.errors import InputError, nearest
 from headrace.plugins import read_lines
-from headrace_vision.content import head_of, image_or_animation, natural_order
 from headrace_vision.network import check_address, is_address, without_password
-from headrace_vision.stills import is_array, is_pillow
+from headrace_vision.reading.content import head_of, image_or_animation, natural_order
+from headrace_vision.reading.stills import is_array, is_pillow
 
 _BESIDE = re.compile(r"\.(csv|db|html|ini|jsonl?|log|md|txt|xml|ya?ml)")
 """Names of files beside pictures end so: labels, notes, and what desktops write (``Thumbs.db``, ``desktop.ini``)."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ConfigError, InputError
 from headrace_vision.frames import check_pixels
-from headrace_vision.orientation import pixels_of_pillow
+from headrace_vision.reading.orientation import pixels_of_pillow
 
 if TYPE_CHECKING:
     import numpy as np

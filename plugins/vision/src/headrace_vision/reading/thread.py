@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import HeadraceError, InputError
 from headrace_vision.frames import NoFrameError, Shot, TooLargeError
 from headrace_vision.options import FFMPEG
-from headrace_vision.stills import StillDecoder, as_image
-from headrace_vision.timing import PictureTimes
+from headrace_vision.reading.stills import StillDecoder, as_image
+from headrace_vision.reading.timing import PictureTimes
 
 if TYPE_CHECKING:
-    from headrace_vision.inputs import Input
-    from headrace_vision.source import Source
+    from headrace_vision.reading.inputs import Input
+    from headrace_vision.reading.source import Source
 
 __all__ = ["MOST_WAIT_S", "Stills", "back_off", "failed_shot", "read_source", "still_shot"]
 
@@ -161,7 +161,7 @@ def _read_file(source: Source, media: Input) -> None:
 
 
 def _shots(source: Source, media: Input) -> Generator[Shot, None, None]:
-    from headrace_vision.video_files import open_video, webp_shots
+    from headrace_vision.reading.video_files import open_video, webp_shots
 
     if media.kind == "webp":
         yield from webp_shots(media.target, media.name, source.options.max_pixels)
@@ -277,7 +277,7 @@ class _Way:
 
 
 def _live_shots(source: Source, media: Input, way: _Way) -> Generator[Shot, None, None]:
-    from headrace_vision.video_files import open_address, open_camera, web_file
+    from headrace_vision.reading.video_files import open_address, open_camera, web_file
 
     timeout_s, max_pixels = source.options.read_timeout, source.options.max_pixels
     way.is_over = False
@@ -307,7 +307,7 @@ def _shots_of(
     container: Any, source: Source, media: Input, after_s: float | None = None
 ) -> Generator[Shot, None, None]:
     """Yield the shots of an open video, and count its damaged packets."""
-    from headrace_vision.video_files import clock_of, has_times, rate_of, video_shots
+    from headrace_vision.reading.video_files import clock_of, has_times, rate_of, video_shots
 
     clock = source.options.clock or clock_of(container, is_live=source.live)
     source.timeline.period_s = period_s = 1.0 / rate_of(container)
@@ -345,7 +345,7 @@ def _ffmpeg(source: Source, media: Input) -> dict[str, str]:
     Raises:
         OptionError: One is for something else, or names hardware that is not there.
     """
-    from headrace_vision.video_files import check_hardware
+    from headrace_vision.reading.video_files import check_hardware
 
     kind = media.kind if media.live else "file"
     wanted = {name: str(value) for name, value in (source.options.ffmpeg or {}).items()}

@@ -13,20 +13,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import InputError
-from headrace_vision.damage import Damage
 from headrace_vision.frames import NoFrameError, Shot, check_pixels, too_large
 from headrace_vision.network import FILE_PROTOCOLS, FORMATS
 from headrace_vision.options import check_name
-from headrace_vision.orientation import matrix_of, pixels_of_pillow, pixels_of_video, turns
-from headrace_vision.playlists import PlaylistOpener, is_playlist
-from headrace_vision.rtsp_relay import RtspRelay
-from headrace_vision.timing import CaptureTimes
-from headrace_vision.web_files import WebFile
+from headrace_vision.reading.damage import Damage
+from headrace_vision.reading.orientation import matrix_of, pixels_of_pillow, pixels_of_video, turns
+from headrace_vision.reading.playlists import PlaylistOpener, is_playlist
+from headrace_vision.reading.rtsp_relay import RtspRelay
+from headrace_vision.reading.timing import CaptureTimes
+from headrace_vision.reading.web_files import WebFile
 
 if TYPE_CHECKING:
     from headrace_vision.options import SourceOptions
-    from headrace_vision.orientation import Matrix
-    from headrace_vision.timing import PictureTimes
+    from headrace_vision.reading.orientation import Matrix
+    from headrace_vision.reading.timing import PictureTimes
 
 __all__ = [
     "CAMERAS",
@@ -163,7 +163,7 @@ def web_file(
     Args:
         address: It.
         timeout_s: Seconds of silence after which reading fails.
-        connected: See `headrace_vision.web_files.WebFile`.
+        connected: See `headrace_vision.reading.web_files.WebFile`.
 
     Raises:
         OSError, http.client.HTTPException: There is no answer within ``timeout_s`` seconds, or another one.
