@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 import headrace
-from headrace_vision import runner, sinks
+from headrace_vision import runner
+from headrace_vision.sinks import sink as sinks
 
 sys.path.insert(0, str(Path(__file__).parent))  # for quick_clock and others
 

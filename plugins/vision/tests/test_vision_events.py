@@ -19,7 +19,7 @@ import supervision as sv
 import headrace
 from headrace_formats import page
 from headrace_vision import SaveImages, SaveJSONL, SaveVideo, VideoRunner, View
-from headrace_vision.event_index import EventIndex
+from headrace_vision.sinks.event_index import EventIndex
 
 T0 = 1_900_000_000.0
 

@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from headrace_vision.detecting import Detecting, detect
     from headrace_vision.frames import Frame
     from headrace_vision.group import Handle
-    from headrace_vision.mqtt import MQTT
     from headrace_vision.options import SourceOptions
     from headrace_vision.pipelines.crop_models import CropModel
     from headrace_vision.pipelines.lanes import VideoModel
-    from headrace_vision.recording import SaveVideo
     from headrace_vision.records import frame_record, from_records, to_records
     from headrace_vision.runner import VideoRunner
-    from headrace_vision.saving import SaveImages, SaveJSONL
-    from headrace_vision.sinks import Sink
+    from headrace_vision.sinks.mqtt import MQTT
+    from headrace_vision.sinks.recording import SaveVideo
+    from headrace_vision.sinks.saving import SaveImages, SaveJSONL
+    from headrace_vision.sinks.sink import Sink
+    from headrace_vision.sinks.view import View
+    from headrace_vision.sinks.webhook import Webhook
     from headrace_vision.tables import VisionConfig
-    from headrace_vision.view import View
-    from headrace_vision.webhook import Webhook
 
     open = open_vision  # noqa: A001 - only within this package
 
@@ -65,18 +65,18 @@ _HOME = {
     "detecting": "Detecting detect",
     "frames": "Frame",
     "group": "Handle",
-    "mqtt": "MQTT",
     "options": "SourceOptions",
     "pipelines.crop_models": "CropModel",
     "pipelines.lanes": "VideoModel",
-    "recording": "SaveVideo",
     "records": "frame_record from_records to_records",
     "runner": "VideoRunner",
-    "saving": "SaveImages SaveJSONL",
-    "sinks": "Sink",
+    "sinks.mqtt": "MQTT",
+    "sinks.recording": "SaveVideo",
+    "sinks.saving": "SaveImages SaveJSONL",
+    "sinks.sink": "Sink",
+    "sinks.view": "View",
+    "sinks.webhook": "Webhook",
     "tables": "VisionConfig",
-    "view": "View",
-    "webhook": "Webhook",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOME)

@@ -27,7 +27,7 @@ from headrace_vision.pipelines.ordered import Ordered
 from headrace_vision.privacy import refuse_copy
 from headrace_vision.reading.inputs import is_place, recognise
 from headrace_vision.runner import VideoRunner
-from headrace_vision.sink_threads import as_sink, named_sinks
+from headrace_vision.sinks.threads import as_sink, named_sinks
 from headrace_vision.tables import (
     SINKS,
     CropTable,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from headrace_vision.frames import Frame
     from headrace_vision.group import Handle
-    from headrace_vision.sinks import Sink
+    from headrace_vision.sinks.sink import Sink
 
 __all__ = ["Vision", "VisionConfig", "load", "open_vision"]
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headrace_vision.clock import Clock
     from headrace_vision.frames import Frame
     from headrace_vision.pipelines.crop_models import Answer
-    from headrace_vision.sink_threads import SinkThreads
+    from headrace_vision.sinks.threads import SinkThreads
 
 __all__ = ["Delivery"]
 

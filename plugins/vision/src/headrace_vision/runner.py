@@ -17,7 +17,7 @@ from headrace_vision.loop import Loop
 from headrace_vision.options import SourceOptions, check_name, options_of
 from headrace_vision.pipelines.lanes import VideoModel, lanes_of, open_lanes
 from headrace_vision.reading.stills import DECODE, StillDecoder
-from headrace_vision.sink_threads import SinkThreads, named_sinks
+from headrace_vision.sinks.threads import SinkThreads, named_sinks
 
 if TYPE_CHECKING:
     from headrace_vision.frames import Frame

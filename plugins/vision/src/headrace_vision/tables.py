@@ -14,8 +14,8 @@ import headrace_vision
 from headrace_vision.models.cascade import Part
 from headrace_vision.options import SourceOptions
 from headrace_vision.reading.stills import DECODE
-from headrace_vision.retention import Bounds
-from headrace_vision.sinks import CLOSE_S, SPOOL_BYTES, Sink
+from headrace_vision.sinks.retention import Bounds
+from headrace_vision.sinks.sink import CLOSE_S, SPOOL_BYTES, Sink
 
 __all__ = [
     "SINKS", "CropTable", "ModelTable", "OtherSinkTable", "SinkTable", "SourceTable",

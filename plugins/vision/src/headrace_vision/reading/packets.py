@@ -120,7 +120,7 @@ class Packets:
 
     Args:
         span: What is recorded.
-        make: Begins a file, a `headrace_vision.recorded_files.CopiedFile`, whose first packet came so many seconds ago.
+        make: Begins a file, a `headrace_vision.sinks.recorded_files.CopiedFile`, whose first packet came so many seconds ago.
         end: Finishes it, or raises OSError, and is called again. It returns how many packets the file lacks.
 
     Attributes:

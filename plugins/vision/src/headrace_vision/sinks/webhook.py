@@ -8,8 +8,8 @@ import urllib.request
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from headrace_vision.events import EventSink
 from headrace_vision.network import authorization, plain_opener, without_password
+from headrace_vision.sinks.event_sink import EventSink
 
 if TYPE_CHECKING:
     from headrace_vision.frames import Frame

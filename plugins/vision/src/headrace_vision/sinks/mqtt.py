@@ -13,10 +13,10 @@ from urllib.parse import unquote
 from headrace.errors import InputError
 from headrace.plugins import library
 from headrace_formats import write_json
-from headrace_vision.discovery import device_of
-from headrace_vision.events import EventSink
 from headrace_vision.network import login_of
-from headrace_vision.saving import mark_of
+from headrace_vision.sinks.event_sink import EventSink
+from headrace_vision.sinks.home_assistant import device_of
+from headrace_vision.sinks.saving import mark_of
 
 if TYPE_CHECKING:
     from headrace_vision.frames import Frame

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from headrace_formats import write_json
 from headrace_vision.clock import utc
-from headrace_vision.owner import Mark, mark_beside
 from headrace_vision.records import frame_record, is_detections
-from headrace_vision.retention import FileSink, files_in
+from headrace_vision.sinks.owner import Mark, mark_beside
+from headrace_vision.sinks.retention import FileSink, files_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

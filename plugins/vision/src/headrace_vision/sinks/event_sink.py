@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 from headrace_formats import write_json
 from headrace_vision.network import check_address, without_password
 from headrace_vision.records import frame_record
-from headrace_vision.saving import encoded, picture_of
-from headrace_vision.sinks import SpoolingSink
-from headrace_vision.spool import PICTURE
+from headrace_vision.sinks.saving import encoded, picture_of
+from headrace_vision.sinks.sink import SpoolingSink
+from headrace_vision.sinks.spool import PICTURE
 
 if TYPE_CHECKING:
     from headrace_vision.frames import Frame

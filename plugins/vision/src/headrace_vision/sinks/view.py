@@ -20,10 +20,10 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 from headrace_formats import write_json
 from headrace_formats.page import HEADERS, SANDBOXED, Page, why_refused
-from headrace_vision.event_index import EventIndex
 from headrace_vision.records import is_detections, plain
-from headrace_vision.saving import encoded, picture_of
-from headrace_vision.sinks import Sink
+from headrace_vision.sinks.event_index import EventIndex
+from headrace_vision.sinks.saving import encoded, picture_of
+from headrace_vision.sinks.sink import Sink
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -98,7 +98,7 @@ class View(Sink):
         self._lock = threading.Lock()
         self._status: Callable[[], dict[str, Any]] = dict
         self._server = _Server(("127.0.0.1", self.port), _Handler)
-        self._server.view, self._server.page = self, Page("headrace_vision")
+        self._server.view, self._server.page = self, Page("headrace_vision.sinks")
         self._thread = threading.Thread(
             target=self._server.serve_forever, name="headrace-vision-view", daemon=True
         )

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from headrace_vision.clock import utc
 from headrace_vision.network import is_address
-from headrace_vision.owner import Mark, held
 from headrace_vision.reading.packets import CONTAINERS, Packets, Span
-from headrace_vision.recorded_files import CopiedFile, VideoFile, mark_in, write_index
-from headrace_vision.retention import TICK_S, FileSink, files_in
-from headrace_vision.saving import Names, encoded, picture_of
+from headrace_vision.sinks.owner import Mark, held
+from headrace_vision.sinks.recorded_files import CopiedFile, VideoFile, mark_in, write_index
+from headrace_vision.sinks.retention import TICK_S, FileSink, files_in
+from headrace_vision.sinks.saving import Names, encoded, picture_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,9 +8,9 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace_vision.owner import Mark, held, lock
-from headrace_vision.priorities import kept_priorities
 from headrace_vision.reading.packets import CONTAINERS
+from headrace_vision.sinks.owner import Mark, held, lock
+from headrace_vision.sinks.priorities import kept_priorities
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace_vision.clock import Clock
 from headrace_vision.reading.thread import back_off
-from headrace_vision.spool import SpoolFolder, bytes_of, read_frame, without_image
+from headrace_vision.sinks.spool import SpoolFolder, bytes_of, read_frame, without_image
 
 if TYPE_CHECKING:
     from headrace_vision.frames import Frame

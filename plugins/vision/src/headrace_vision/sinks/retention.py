@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace_vision.clock import utc
-from headrace_vision.owner import Mark, owner_of
-from headrace_vision.sinks import SpoolingSink
+from headrace_vision.sinks.owner import Mark, owner_of
+from headrace_vision.sinks.sink import SpoolingSink
 
 __all__ = ["TICK_S", "Bounds", "FileSink", "files_in"]
 
