@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import headrace
-from headrace_vision import runner
+from headrace_vision.running import runner
 from headrace_vision.sinks import sink as sinks
 
 sys.path.insert(0, str(Path(__file__).parent))  # for quick_clock and others

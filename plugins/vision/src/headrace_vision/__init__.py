@@ -13,14 +13,14 @@ from headrace.lazy import lazy_names
 if TYPE_CHECKING:
     from headrace_vision.clock import Clock
     from headrace_vision.configured import Vision, open_vision
-    from headrace_vision.detecting import Detecting, detect
     from headrace_vision.frames import Frame
-    from headrace_vision.group import Handle
     from headrace_vision.options import SourceOptions
     from headrace_vision.pipelines.crop_models import CropModel
     from headrace_vision.pipelines.lanes import VideoModel
     from headrace_vision.records import frame_record, from_records, to_records
-    from headrace_vision.runner import VideoRunner
+    from headrace_vision.running.detecting import Detecting, detect
+    from headrace_vision.running.group import Handle
+    from headrace_vision.running.runner import VideoRunner
     from headrace_vision.sinks.mqtt import MQTT
     from headrace_vision.sinks.recording import SaveVideo
     from headrace_vision.sinks.saving import SaveImages, SaveJSONL
@@ -62,14 +62,14 @@ __all__ = [
 _HOME = {
     "clock": "Clock",
     "configured": "Vision open:open_vision open_vision",
-    "detecting": "Detecting detect",
     "frames": "Frame",
-    "group": "Handle",
     "options": "SourceOptions",
     "pipelines.crop_models": "CropModel",
     "pipelines.lanes": "VideoModel",
     "records": "frame_record from_records to_records",
-    "runner": "VideoRunner",
+    "running.detecting": "Detecting detect",
+    "running.group": "Handle",
+    "running.runner": "VideoRunner",
     "sinks.mqtt": "MQTT",
     "sinks.recording": "SaveVideo",
     "sinks.saving": "SaveImages SaveJSONL",

@@ -87,8 +87,8 @@ def video(
     """  # noqa: D301 - typer keeps the lines after a backspace character
     import headrace_vision
     from headrace_vision.configured import load
-    from headrace_vision.detecting import NETWORKS
-    from headrace_vision.group import check_input
+    from headrace_vision.running.detecting import NETWORKS
+    from headrace_vision.running.group import check_input
 
     options: dict[str, Any] = {}
     is_alone = Path(model).suffix.lower() in NETWORKS

@@ -18,7 +18,6 @@ import headrace
 import headrace_vision
 from headrace.errors import ConfigError, HeadraceError, Problem
 from headrace.plugins import read_text
-from headrace_vision.detecting import NETWORKS, configuration_of
 from headrace_vision.network import check_address
 from headrace_vision.options import PER_MODEL, SourceOptions, check_name, options_of, texts_of
 from headrace_vision.pipelines.crop_models import CropModel
@@ -26,7 +25,8 @@ from headrace_vision.pipelines.lanes import VideoModel, check_model
 from headrace_vision.pipelines.ordered import Ordered
 from headrace_vision.privacy import refuse_copy
 from headrace_vision.reading.inputs import is_place, recognise
-from headrace_vision.runner import VideoRunner
+from headrace_vision.running.detecting import NETWORKS, configuration_of
+from headrace_vision.running.runner import VideoRunner
 from headrace_vision.sinks.threads import as_sink, named_sinks
 from headrace_vision.tables import (
     SINKS,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from headrace_vision.frames import Frame
-    from headrace_vision.group import Handle
+    from headrace_vision.running.group import Handle
     from headrace_vision.sinks.sink import Sink
 
 __all__ = ["Vision", "VisionConfig", "load", "open_vision"]

@@ -93,7 +93,7 @@ def detect(  # noqa: PLR0913 - each is what somebody changes in one line
         InputError: The file is no such network, is one for another task, or does not tell its layout.
         HeadraceError: The pipeline cannot be built.
     """
-    from headrace_vision.runner import VideoRunner
+    from headrace_vision.running.runner import VideoRunner
 
     of_model = (layout, labels, score_threshold, iou_threshold, classes, size, device)
     config, took = configuration_of(model, *of_model)

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import headrace
 from headrace_vision.clock import Clock
-from headrace_vision.delivery import Delivery
-from headrace_vision.group import Group, Handle, check_input
-from headrace_vision.loop import Loop
 from headrace_vision.options import SourceOptions, check_name, options_of
 from headrace_vision.pipelines.lanes import VideoModel, lanes_of, open_lanes
 from headrace_vision.reading.stills import DECODE, StillDecoder
+from headrace_vision.running.delivery import Delivery
+from headrace_vision.running.group import Group, Handle, check_input
+from headrace_vision.running.loop import Loop
 from headrace_vision.sinks.threads import SinkThreads, named_sinks
 
 if TYPE_CHECKING:

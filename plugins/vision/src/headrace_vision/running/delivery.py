@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from headrace_vision.group import KEPT, Group
 from headrace_vision.pipelines.lanes import Lane, lanes_of
 from headrace_vision.reading.source import Flight, Part, Source
+from headrace_vision.running.group import KEPT, Group
 
 if TYPE_CHECKING:
     import asyncio

@@ -12,10 +12,10 @@ from headrace_vision.reading.thread import Stills, failed_shot, read_source, sti
 
 if TYPE_CHECKING:
     from headrace_vision.frames import Shot
-    from headrace_vision.loop import Loop
     from headrace_vision.options import SourceOptions
     from headrace_vision.reading.source import Source
     from headrace_vision.reading.stills import StillDecoder
+    from headrace_vision.running.loop import Loop
 
 __all__ = ["KEPT", "Group", "Handle", "check_input"]
 
