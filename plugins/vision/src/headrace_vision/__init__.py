@@ -12,7 +12,8 @@ from headrace.lazy import lazy_names
 
 if TYPE_CHECKING:
     from headrace_vision.clock import Clock
-    from headrace_vision.configured import Vision, open_vision
+    from headrace_vision.file.tables import VisionConfig
+    from headrace_vision.file.vision import Vision, open_vision
     from headrace_vision.frames import Frame
     from headrace_vision.options import SourceOptions
     from headrace_vision.pipelines.crop_models import CropModel
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from headrace_vision.sinks.sink import Sink
     from headrace_vision.sinks.view import View
     from headrace_vision.sinks.webhook import Webhook
-    from headrace_vision.tables import VisionConfig
 
     open = open_vision  # noqa: A001 - only within this package
 
@@ -61,7 +61,8 @@ __all__ = [
 
 _HOME = {
     "clock": "Clock",
-    "configured": "Vision open:open_vision open_vision",
+    "file.tables": "VisionConfig",
+    "file.vision": "Vision open:open_vision open_vision",
     "frames": "Frame",
     "options": "SourceOptions",
     "pipelines.crop_models": "CropModel",
@@ -76,7 +77,6 @@ _HOME = {
     "sinks.sink": "Sink",
     "sinks.view": "View",
     "sinks.webhook": "Webhook",
-    "tables": "VisionConfig",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOME)

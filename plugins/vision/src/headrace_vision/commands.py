@@ -26,8 +26,8 @@ from headrace_cli.for_plugins import (
 )
 
 if TYPE_CHECKING:
-    from headrace_vision.configured import Vision
-    from headrace_vision.tables import VisionConfig
+    from headrace_vision.file.tables import VisionConfig
+    from headrace_vision.file.vision import Vision
 
 __all__ = ["progress", "video"]
 
@@ -86,7 +86,7 @@ def video(
       headrace video vision.toml street.mp4 --save out --jsonl out/all.jsonl
     """  # noqa: D301 - typer keeps the lines after a backspace character
     import headrace_vision
-    from headrace_vision.configured import load
+    from headrace_vision.file.vision import load
     from headrace_vision.running.detecting import NETWORKS
     from headrace_vision.running.group import check_input
 
@@ -138,8 +138,8 @@ def _bound_arenas() -> None:
 
 def _of_detector(model: str, inputs: list[str]) -> VisionConfig:
     """Return the configuration that runs the file of a detector; addresses that were typed may be opened."""
+    from headrace_vision.file.tables import VisionConfig
     from headrace_vision.network import is_address
-    from headrace_vision.tables import VisionConfig
 
     if not Path(model).is_file():
         raise ConfigError(f"--model FILE: there is no file {model!r}")

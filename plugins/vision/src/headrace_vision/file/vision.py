@@ -18,6 +18,15 @@ import headrace
 import headrace_vision
 from headrace.errors import ConfigError, HeadraceError, Problem
 from headrace.plugins import read_text
+from headrace_vision.file.tables import (
+    SINKS,
+    CropTable,
+    ModelTable,
+    OtherSinkTable,
+    SourceTable,
+    VisionConfig,
+    sinks_of_plugins,
+)
 from headrace_vision.network import check_address
 from headrace_vision.options import PER_MODEL, SourceOptions, check_name, options_of, texts_of
 from headrace_vision.pipelines.crop_models import CropModel
@@ -28,15 +37,6 @@ from headrace_vision.reading.inputs import is_place, recognise
 from headrace_vision.running.detecting import NETWORKS, configuration_of
 from headrace_vision.running.runner import VideoRunner
 from headrace_vision.sinks.threads import as_sink, named_sinks
-from headrace_vision.tables import (
-    SINKS,
-    CropTable,
-    ModelTable,
-    OtherSinkTable,
-    SourceTable,
-    VisionConfig,
-    sinks_of_plugins,
-)
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
