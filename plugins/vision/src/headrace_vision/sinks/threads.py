@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from headrace_vision.options import check_name
 from headrace_vision.privacy import refuse_copy
-from headrace_vision.sinks.sink import Sink, SinkThread
+from headrace_vision.sinks.sink import Sink
+from headrace_vision.sinks.thread import SinkThread
 
 if TYPE_CHECKING:
     from headrace_vision.clock import Clock
