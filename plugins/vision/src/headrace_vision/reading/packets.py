@@ -2,107 +2,21 @@
 
 from __future__ import annotations
 
-import io
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any
 
-__all__ = ["CONTAINERS", "Connection", "Packets", "Span"]
+from headrace_vision.reading.connection import Connection, StreamPacket
+from headrace_vision.reading.packet_files import PacketFiles
 
-CONTAINERS = {".mp4": "mp4", ".mkv": "matroska"}
-"""FFmpeg's format by the suffix of a video. Matroska holds what MP4 has no place for."""
+__all__ = ["Packets", "Span"]
 
 WAIT_S = 10.0
 """Most seconds for which a packet of a file waits for the disk, before the oldest one is lost."""
-
-SEEN_S = 10.0
-"""Most seconds for which a file that is over waits until its last frames are seen, whose events may mark it."""
-
-
-class Connection:
-    """What packets share that belong into one file: they come from one connection, or one round of a file.
-
-    Args:
-        stream: A video stream of PyAV. Its parameters are copied.
-        begun_s: When it was opened, in seconds, if its packets have no times but those of arrival, else None.
-
-    Attributes:
-        template: A stream that files are made like.
-        suffix: That of files with a place for it, ``".mp4"`` or ``".mkv"``.
-        unit: Unit of the times of its packets in seconds.
-        known: A time of a packet, and when it came, in seconds. None until one has a time.
-        offset_s: What is added to times of packets for those of frames. None until a frame was decoded.
-        size: Width and height of its pictures in pixels. (0, 0) until one was decoded.
-        early: By how much packets are decoded before their times of decoding.
-        extradata: What decoders need beside the packets, where it has changed since the template, else None.
-
-    Raises:
-        ValueError: Its pictures are not encoded, as those of some cameras, or no container holds them.
-    """
-
-    def __init__(self, stream: Any, begun_s: float | None) -> None:
-        import av
-
-        self.codec = stream.codec_context
-        self.size = (0, 0)
-        self.early = 0
-        self.unit = stream.time_base if begun_s is None else Fraction(1, 90_000)
-        self.has_times = begun_s is None
-        self.known = None if begun_s is None else (0, begun_s)
-        self.offset_s: float | None = None
-        self.extradata: bytes | None = None
-        self._seen: bytes | None = None
-        self._sets: Any = None
-        with suppress(ValueError):  # a codec whose packets have no parameters
-            self._sets = av.bitstream.BitStreamFilterContext("extract_extradata", stream)
-        if self.codec.name in ("rawvideo", "wrapped_avframe"):
-            raise ValueError("its pictures are not encoded")
-        for self.suffix, kind in CONTAINERS.items():
-            with av.open(io.BytesIO(), "w", format=kind) as container:
-                if self.codec.name in container.supported_codecs or kind == "matroska":
-                    self.template = container.add_stream_from_template(stream, opaque=True)
-                    break
-
-    def at(self, packet: Any) -> Connection:
-        """Return where a key frame belongs: here, or to what follows where the stream changes with it, as in size."""
-        import av
-
-        given = [packet] if self._sets is None else [packet, *self._sets.filter(av.Packet(packet))]
-        kind = "new_extradata"
-        sets = [part.get_sidedata(kind) for part in given if part.has_sidedata(kind)]
-        if not sets or (extradata := bytes(sets[-1])) == self._seen:
-            return self
-        if self._seen is None:
-            self._seen = extradata
-            return self
-        changed = copy(self)
-        changed.extradata = changed._seen = extradata
-        decoder = av.CodecContext.create(self.codec.name, "r")
-        pictures = [*decoder.decode(packet), *decoder.decode(None)]
-        changed.size = (pictures[0].width, pictures[0].height)
-        return changed
-
-    def seconds(self, ticks: int | None) -> float:
-        """Return the time of a frame in seconds. It is infinite while it is not known."""
-        if ticks is None or self.offset_s is None:
-            return math.inf
-        return float(ticks * self.unit) + self.offset_s
-
-
-@dataclass(slots=True, eq=False)
-class _Kept:
-    """A packet, with its times in units of its connection. They are None until they are known."""
-
-    packet: Any
-    connection: Connection
-    came_s: float
-    pts: Any
-    dts: Any
 
 
 @dataclass(frozen=True)
@@ -115,40 +29,83 @@ class Span:
     most_bytes: int
 
 
+class PacketQueue:
+    """The last packets of a source, the oldest first. It has no lock.
+
+    Attributes:
+        packets: The packets.
+        size_bytes: How many bytes they are.
+        written: How many of them are in a file, from the oldest on.
+    """
+
+    def __init__(self) -> None:
+        self.packets: list[StreamPacket] = []
+        self.size_bytes = self.written = 0
+
+    @property
+    def next_packet(self) -> StreamPacket | None:
+        """The oldest that is in no file, None if there is none."""
+        return self.packets[self.written] if self.written < len(self.packets) else None
+
+    @property
+    def second_key(self) -> int:
+        """How many packets there are before the second key frame."""
+        keys = (at for at, packet in enumerate(self.packets) if at and packet.is_key)
+        return next(keys, len(self.packets))
+
+    def of(self, connection: Connection) -> list[StreamPacket]:
+        """Return the packets of a connection."""
+        return [packet for packet in self.packets if packet.connection is connection]
+
+    def add(self, packet: StreamPacket) -> None:
+        """Put a packet at the end."""
+        self.packets.append(packet)
+        self.size_bytes += packet.packet.size
+
+    def remove(self, unwanted: Collection[StreamPacket]) -> None:
+        """Remove packets that are in no file."""
+        self.size_bytes -= sum(packet.packet.size for packet in unwanted)
+        unwanted = set(unwanted)
+        self.packets = [packet for packet in self.packets if packet not in unwanted]
+
+    def drop(self, count: int) -> int:
+        """Remove the oldest ones. Return how many of them are in no file."""
+        lost = max(count - self.written, 0)
+        self.size_bytes -= sum(packet.packet.size for packet in self.packets[:count])
+        del self.packets[:count]
+        self.written = max(self.written - count, 0)
+        return lost
+
+
 class Packets:
     """The last packets of a source, bounded in bytes. Its reader puts them, and the thread of the sink writes those to be recorded.
 
     Args:
         span: What is recorded.
-        make: Begins a file, a `headrace_vision.sinks.recorded_files.CopiedFile`, whose first packet came so many seconds ago.
-        end: Finishes it, or raises OSError, and is called again. It returns how many packets the file lacks.
+        make: Begins a file, see `headrace_vision.reading.packet_files.PacketFiles`.
+        end: Finishes it.
 
     Attributes:
-        lost: How many packets that were to be recorded are in no file.
         error: Why packets cannot be written now, or None.
-        file: What is being written, or None.
     """
 
     def __init__(
         self, span: Span, make: Callable[[Connection, float], Any], end: Callable[[Any], int]
     ) -> None:
-        self.lost = 0
         self.error: str | None = None
-        self.file: Any = None
-        self._over: list[tuple[Any, float]] = []  # files to be finished, and by when
-        self._span, self._make, self._end = span, make, end
+        self._span = span
         self._is_whole = span.before_s is None
+        self._files = PacketFiles(make, end, span.every_s, waits=self._is_whole)
         self._windows = [[-math.inf, math.inf]] if self._is_whole else []
         self._horizon_s = self._seen_s = -math.inf
         self._lock = threading.Lock()
         self._has_room = threading.Condition(self._lock)
-        self._kept: list[_Kept] = []
-        self._bytes = self._done = 0
+        self._queue = PacketQueue()
+        self._lost = 0
         self._connection: Connection | None = None
         self._refusal: str | None = (
             'codec = "copy" has no packets to record: this source is no video'
         )
-        self._cut: Connection | None = None
         self._is_live = False
         self._came = self._came_then = 0
         self._quiet_from_s = math.inf
@@ -156,7 +113,12 @@ class Packets:
     @property
     def files(self) -> list[Any]:
         """The files that are not finished yet, the oldest first."""
-        return [*(file for file, _ in self._over), *filter(None, [self.file])]
+        return self._files.unfinished
+
+    @property
+    def lost(self) -> int:
+        """How many packets that were to be recorded are in no file."""
+        return self._lost + self._files.lost
 
     # The thread that reads the source calls these.
 
@@ -199,9 +161,8 @@ class Packets:
                 ticks, then_s = connection.known
                 pts = dts = ticks + round((now_s - then_s) / connection.unit)
             elif dts is not None and connection.known is None:  # as behind the first of RTSP
-                for kept in self._kept:
-                    if kept.connection is connection:
-                        kept.pts = kept.dts = dts - round((now_s - kept.came_s) / connection.unit)
+                for kept in self._queue.of(connection):
+                    kept.pts = kept.dts = dts - round((now_s - kept.came_s) / connection.unit)
             elif dts is not None and dts < connection.known[0] - 1 / connection.unit:  # type: ignore[index]
                 self._follow(connection := copy(connection))  # its clock began again
                 connection.offset_s = None
@@ -209,13 +170,11 @@ class Packets:
                 connection.known = (dts, now_s)
             own = av.Packet(packet)  # the decoder has the other one
             own.is_keyframe, own.duration = packet.is_keyframe, packet.duration
-            self._kept.append(_Kept(own, connection, now_s, pts, dts))
-            self._bytes += own.size
+            self._queue.add(StreamPacket(own, connection, now_s, pts, dts))
             self._came += 1
-            while self._bytes > self._span.most_bytes and len(self._kept) > 1:
-                count = self._next_key()
-                self.lost += max(count - self._done, 0) if self._windows else 0
-                self._drop(count)
+            while self._queue.size_bytes > self._span.most_bytes and len(self._queue.packets) > 1:
+                lost = self._queue.drop(self._queue.second_key)
+                self._lost += lost if self._windows else 0
 
     def note(self, time_s: float | None, timestamp: float) -> None:
         """Note that a picture, with a time of the stream in seconds, became a frame with this timestamp."""
@@ -226,7 +185,7 @@ class Packets:
             if not connection.size[0]:
                 connection.size = (connection.codec.width, connection.codec.height)
                 # FFmpeg takes pictures for shown as they are stored where nobody decoded one. They are not more than a second apart.
-                first = next((kept for kept in self._kept if kept.connection is connection), None)
+                first = next(iter(self._queue.of(connection)), None)
                 is_wrong = (
                     first is not None and connection.codec.has_b_frames and first.dts == first.pts
                 )
@@ -248,9 +207,7 @@ class Packets:
         if self._refusal is not None:
             raise ValueError(self._refusal)
         if is_event:
-            begun = [file for file in self.files if file.begin_s <= timestamp]
-            if begun:
-                begun[-1].has_event = True
+            self._files.mark_event(timestamp)
         if timestamp == self._seen_s:
             return
         self._seen_s = timestamp
@@ -275,20 +232,20 @@ class Packets:
             OSError: It cannot be written now. It is kept for the next call.
         """
         try:
-            self._finish_seen(now_s, is_over=is_over)
+            self._files.end_seen(self._seen_s, now_s, is_over=is_over)
             self._advance(now_s, is_over=is_over, is_quiet=self._is_quiet(now_s))
-            self._finish_seen(now_s, is_over=is_over)
+            self._files.end_seen(self._seen_s, now_s, is_over=is_over)
             self.error = None
         except OSError as error:
             self.error = error.strerror or str(error)
             raise
 
     def give_up(self) -> None:
-        """Finish the file with what the disk has room for. The rest is lost."""
+        """Finish the files with what the disk has room for. The rest is lost."""
         until_s = self._windows[-1][1] if self._windows else -math.inf
-        self.lost += sum(self._is_due(kept, until_s) for kept in self._kept[self._done :])
-        for file in self.files:
-            self.lost += file.finish(is_last=True)
+        left = self._queue.packets[self._queue.written :]
+        self._lost += sum(self._is_due(packet, until_s) for packet in left)
+        self._files.give_up()
 
     def _is_quiet(self, now_s: float) -> bool:
         if self._came != self._came_then:
@@ -300,7 +257,9 @@ class Packets:
         """Let a file be read no faster than the disk takes it. A camera does not wait."""
         if self._is_whole and not self._is_live and connection.size[0]:
             most_bytes = self._span.most_bytes - size_bytes
-            self._has_room.wait_for(lambda: self.error or self._bytes <= most_bytes, WAIT_S)
+            self._has_room.wait_for(
+                lambda: self.error or self._queue.size_bytes <= most_bytes, WAIT_S
+            )
 
     def _follow(self, connection: Connection | None) -> None:
         """Go on with a connection. Forget those packets of the last one that nothing will tell the time of: no picture did."""
@@ -308,112 +267,62 @@ class Packets:
         if last is connection or last is None:
             return
         is_known = bool(last.size[0]) and (self._is_whole or last.offset_s is not None)
-        for at in reversed(range(len(self._kept))):
-            kept = self._kept[at]
-            if kept.connection is last and not (is_known and kept.dts is not None):
-                self._bytes -= kept.packet.size
-                self.lost += bool(self._windows)
-                del self._kept[at]
-
-    def _next_key(self) -> int:
-        """Return how many packets there are before the second key frame."""
-        keys = (at for at, kept in enumerate(self._kept) if at and kept.packet.is_keyframe)
-        return next(keys, len(self._kept))
-
-    def _drop(self, count: int) -> None:
-        self._bytes -= sum(kept.packet.size for kept in self._kept[:count])
-        del self._kept[:count]
-        self._done = max(self._done - count, 0)
+        packets = self._queue.of(last)
+        timeless = [packet for packet in packets if not (is_known and packet.dts is not None)]
+        self._queue.remove(timeless)
+        self._lost += len(timeless) if self._windows else 0
 
     def _trim(self) -> None:
         """Forget what no recording will need: all up to the last key frame before it may begin."""
+        queue = self._queue
         if self._is_whole:
-            self._drop(self._done)
+            queue.drop(queue.written)
             return
-        windows = self._windows[1:] if self.file else self._windows
+        is_writing = self._files.current is not None
+        windows = self._windows[1:] if is_writing else self._windows
         start_s = min([self._horizon_s, *(begin_s for begin_s, _ in windows)])
-        while (count := self._next_key()) < len(self._kept):
-            kept = self._kept[count]
-            is_needed = self.file is not None and count > self._done
-            if is_needed or kept.connection.seconds(kept.pts) > start_s:
+        while (count := queue.second_key) < len(queue.packets):
+            key = queue.packets[count]
+            is_needed = is_writing and count > queue.written
+            if is_needed or key.connection.seconds(key.pts) > start_s:
                 return
-            self._drop(count)
+            queue.drop(count)
 
-    def _is_due(self, kept: _Kept, until_s: float) -> bool:
-        connection = kept.connection
-        if kept.dts is None or not connection.size[0]:
+    def _is_due(self, packet: StreamPacket, until_s: float) -> bool:
+        connection = packet.connection
+        if packet.dts is None or not connection.size[0]:
             return False
-        return self._is_whole or connection.seconds(kept.dts - connection.early) <= until_s
+        return self._is_whole or connection.seconds(packet.dts - connection.early) <= until_s
 
     def _advance(self, now_s: float, *, is_over: bool, is_quiet: bool) -> None:
+        files, queue = self._files, self._queue
         while True:
-            if self.file is not None and not self.file.has_failed:
-                self.file.flush()
+            files.flush()
             with self._lock:
                 self._trim()
                 self._has_room.notify_all()
                 until_s = self._windows[0][1] if self._windows else -math.inf
-                kept = self._kept[self._done] if self._done < len(self._kept) else None
-                if kept is not None and not (self._windows and self._is_due(kept, until_s)):
-                    kept = None
-                ago_s = 0.0 if kept is None else self._kept[-1].came_s - kept.came_s
-                is_left = self.file is not None and self.file.connection is not self._connection
-            if kept is not None:
-                self._write(kept, ago_s, now_s)
+                packet = queue.next_packet
+                if packet is not None and not (self._windows and self._is_due(packet, until_s)):
+                    packet = None
+                ago_s = 0.0 if packet is None else queue.packets[-1].came_s - packet.came_s
+                file = files.current
+                is_left = file is not None and file.connection is not self._connection
+            if packet is not None:
+                files.copy(packet, ago_s, now_s)
                 with self._lock:
-                    if self._done < len(self._kept) and self._kept[self._done] is kept:
-                        self._done += 1
+                    if queue.next_packet is packet:
+                        queue.written += 1
                     else:  # it was let go while it was written
-                        self.lost -= 1
+                        self._lost -= 1
             elif self._windows and (is_over or self._horizon_s > until_s):
-                self._end_file()
+                files.end()
                 with self._lock:
                     self._windows.pop(0)
-                    self._done = 0
+                    queue.written = 0
             else:
                 if is_left or is_quiet:
-                    self._end_file(now_s)
+                    files.end(now_s)
                 if is_over:
-                    self._cut = None
+                    files.forget_cut()
                 return
-
-    def _write(self, kept: _Kept, ago_s: float, now_s: float) -> None:
-        """Hand a packet over to its file. What is no key frame begins none."""
-        file, is_key = self.file, kept.packet.is_keyframe
-        if file is not None and (
-            file.connection is not kept.connection
-            or file.has_failed
-            or (is_key and file.seconds_at(kept.dts) >= self._span.every_s)
-        ):
-            self._end_file(now_s)
-        if self.file is None and is_key:
-            self.file = self._make(kept.connection, ago_s)
-        if self.file is not None:
-            self.file.copy(kept.packet, kept.pts, kept.dts)
-        elif kept.connection is self._cut:  # in the middle of what was recorded
-            self._count_lost(1)
-
-    def _count_lost(self, count: int) -> None:
-        with self._lock:  # the reader counts as well
-            self.lost += count
-
-    def _end_file(self, now_s: float | None = None) -> None:
-        """Finish the file, or let it wait until all its frames are seen."""
-        if self.file is None:
-            return
-        if now_s is None or self.file.has_failed or self.file.has_event or not self._is_whole:
-            self._count_lost(self._end(self.file))
-        else:
-            self._over.append((self.file, now_s + SEEN_S))
-        self._cut, self.file = self.file.connection, None
-
-    def _finish_seen(self, now_s: float, *, is_over: bool) -> None:
-        """Finish the files that are over and whose frames are seen, as one of the file behind is."""
-        while self._over:
-            file, until_s = self._over[0]
-            later = self.files[1:]
-            is_seen = bool(later) and later[0].begin_s <= self._seen_s
-            if not (is_seen or is_over or file.has_event or now_s >= until_s):
-                return
-            self._count_lost(self._end(file))
-            del self._over[0]

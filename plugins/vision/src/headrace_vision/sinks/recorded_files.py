@@ -8,14 +8,14 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace_vision.reading.packets import CONTAINERS
+from headrace_vision.reading.connection import CONTAINERS
 from headrace_vision.sinks.owner import Mark, held, lock
 from headrace_vision.sinks.priorities import kept_priorities
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace_vision.reading.packets import Connection
+    from headrace_vision.reading.connection import Connection
 
 __all__ = ["CopiedFile", "VideoFile", "mark_in", "write_index"]
 

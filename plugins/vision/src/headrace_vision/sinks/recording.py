@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from headrace_vision.clock import utc
 from headrace_vision.network import is_address
-from headrace_vision.reading.packets import CONTAINERS, Packets, Span
+from headrace_vision.reading.connection import CONTAINERS
+from headrace_vision.reading.packets import Packets, Span
 from headrace_vision.sinks.owner import Mark, held
 from headrace_vision.sinks.recorded_files import CopiedFile, VideoFile, mark_in, write_index
 from headrace_vision.sinks.retention import TICK_S, FileSink, files_in
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headrace_vision.frames import Frame
-    from headrace_vision.reading.packets import Connection
+    from headrace_vision.reading.connection import Connection
 
 __all__ = ["SaveVideo"]
 
