@@ -17,8 +17,8 @@ from time import strptime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace_formats import read_json
+from headrace_vision.sinks.names import EVENT, Names
 from headrace_vision.sinks.retention import files_in
-from headrace_vision.sinks.saving import EVENT, Names
 
 if TYPE_CHECKING:
     import os

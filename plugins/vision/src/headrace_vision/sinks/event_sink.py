@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from headrace_formats import write_json
 from headrace_vision.network import check_address, without_password
 from headrace_vision.records import frame_record
-from headrace_vision.sinks.saving import encoded, picture_of
+from headrace_vision.sinks.pictures import encoded, picture_of
 from headrace_vision.sinks.sink import SpoolingSink
 from headrace_vision.sinks.spool import PICTURE
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import headrace_vision
-from headrace_vision.sinks.saving import mark_of
+from headrace_vision.sinks.names import mark_of
 
 __all__ = ["device_of"]
 

@@ -16,7 +16,7 @@ from headrace_formats import write_json
 from headrace_vision.network import login_of
 from headrace_vision.sinks.event_sink import EventSink
 from headrace_vision.sinks.home_assistant import device_of
-from headrace_vision.sinks.saving import mark_of
+from headrace_vision.sinks.names import mark_of
 
 if TYPE_CHECKING:
     from headrace_vision.frames import Frame

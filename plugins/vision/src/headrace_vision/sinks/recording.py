@@ -17,10 +17,11 @@ from headrace_vision.clock import utc
 from headrace_vision.network import is_address
 from headrace_vision.reading.connection import CONTAINERS
 from headrace_vision.reading.packets import Packets, Span
+from headrace_vision.sinks.names import Names
 from headrace_vision.sinks.owner import Mark, held
+from headrace_vision.sinks.pictures import encoded, picture_of
 from headrace_vision.sinks.recorded_files import CopiedFile, VideoFile, mark_in, write_index
 from headrace_vision.sinks.retention import TICK_S, FileSink, files_in
-from headrace_vision.sinks.saving import Names, encoded, picture_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

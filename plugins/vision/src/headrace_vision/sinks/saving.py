@@ -1,161 +1,38 @@
-"""`SaveImages` and `SaveJSONL`: what was seen, in files; and what other sinks that write files share."""
+"""`SaveImages` and `SaveJSONL`: what was seen, in files."""
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import math
 import os
 import re
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import gmtime, strftime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace_formats import write_json
 from headrace_vision.clock import utc
-from headrace_vision.records import frame_record, is_detections
+from headrace_vision.records import frame_record
+from headrace_vision.sinks.names import EVENT, Names
 from headrace_vision.sinks.owner import Mark, mark_beside
+from headrace_vision.sinks.pictures import encoded, picture_of
 from headrace_vision.sinks.retention import FileSink, files_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from typing import IO
 
-    import numpy as np
-    from numpy.typing import NDArray
-
     from headrace_vision.frames import Frame
-    from headrace_vision.tracking.drawing import Annotators
 
-__all__ = [
-    "EVENT",
-    "Names",
-    "SaveImages",
-    "SaveJSONL",
-    "encoded",
-    "mark_of",
-    "picture_of",
-    "write_image",
-    "write_whole",
-]
-
-
-MOST_NAME_BYTES = 80
-"""Most bytes of the name of a source in UTF-8: file systems take 255, with time, number and suffixes."""
-
-KEY_LENGTH = 32
-"""A last part of an address that has so many characters is taken for a key."""
+__all__ = ["SaveImages", "SaveJSONL"]
 
 _BESIDE = ".headrace"
 """The small file that says whose the images of a folder are, and the end of those that say it of lines."""
 
-EVENT = "-event"
-"""How the names of files with events end, where they are kept longer."""
 
-_ADDRESS = re.compile(r"[^:/]*://(?:[^/?#]*@)?([^/?#]*)([^?#;]*).*", re.DOTALL)
-
-
-class Names:
-    """File names for sources: the last part of a path without its suffix, made unique.
-
-    What is long is cut, and a mark of eight digits tells it from others. Of an address, the query and a last part that is as long as
-    a key are in no name, since they are often secrets. Then it is called by its host and a mark.
-
-    Args:
-        is_taken: Returns whether there are files of an earlier run of that name, which stay as they are.
-    """
-
-    def __init__(self, is_taken: Callable[[str], bool] = lambda name: False) -> None:
-        self._is_taken = is_taken
-        self._names: dict[str, str] = {}
-        self._taken: set[str] = set()
-
-    def of(self, source: str) -> str:
-        """Return the name of a source, always the same."""
-        if source not in self._names:
-            name = stem = re.sub(r"[^\w.-]+", "_", _stem_of(source)).strip(".") or "source"
-            if len(stem.encode()) > MOST_NAME_BYTES:
-                cut = stem.encode()[: MOST_NAME_BYTES - 9].decode(errors="ignore")
-                name = stem = f"{cut}-{mark_of(source)}"
-            number = 2
-            while name.lower() in self._taken or self._is_taken(name):
-                name, number = f"{stem}-{number}", number + 1
-            self._taken.add(name.lower())
-            self._names[source] = name
-        return self._names[source]
-
-
-def _stem_of(source: str) -> str:
-    match = _ADDRESS.fullmatch(source)
-    if match is None:
-        return Path(source.rstrip("/\\")).stem
-    host, path = match.groups()
-    last = path.rstrip("/").rpartition("/")[2]
-    if len(last) >= KEY_LENGTH:
-        return f"{host}-{mark_of(source)}"
-    return Path(last).stem or str(host)
-
-
-def mark_of(source: str) -> str:
-    """Return eight digits that tell a text from others, always the same."""
-    return hashlib.sha256(source.encode(errors="surrogatepass")).hexdigest()[:8]
-
-
-def picture_of(
-    frame: Frame, *, draw: bool, annotators: Annotators | None = None
-) -> NDArray[np.uint8] | None:
-    """Return what a frame looks like: ``uint8 [H, W, 3]``, blue, green, red. None if it has no image.
-
-    Args:
-        frame: A result that is a picture (of DrawDetections) is returned as it is.
-        draw: Whether detections, lines and zones are drawn on the image.
-        annotators: What draws the detections. None: boxes, masks, keypoints and labels.
-    """
-    image = frame.image
-    for answer in frame.models.values() if draw else ():
-        image = picture_of(replace(answer, image=image), draw=True)
-    if frame.models:
-        return image
-    result = frame.result
-    if not draw or frame.image is None or frame.error is not None:
-        return frame.image
-    if is_detections(result):
-        from headrace_vision.tracking.drawing import Annotators, draw_counts
-
-        drawn = (annotators or Annotators()).draw(frame.image, result)
-        draw_counts(drawn, frame.request)
-        return drawn
-    is_picture = getattr(result, "ndim", 0) == 3 and str(getattr(result, "dtype", "")) == "uint8"
-    return result if is_picture and result.shape[2] == 3 else frame.image
-
-
-def write_image(path: Path, image: Any) -> None:
-    """Write an image so that the file is whole or not there.
-
-    Raises:
-        OSError: It cannot be written.
-        ValueError: The suffix names no format of images.
-    """
-    write_whole(path, encoded(path.suffix, image))
-
-
-def encoded(suffix: str, image: Any, *options: int) -> bytes:
-    """Return an image in the format of a suffix, with ``options`` of ``cv2.imencode``.
-
-    Raises:
-        ValueError: The suffix names no format of images.
-    """
-    import cv2
-
-    done, data = cv2.imencode(suffix, image, options)
-    if not done:
-        raise ValueError(f"no image can be encoded as {suffix}")
-    return data.tobytes()
-
-
-def write_whole(path: Path, data: bytes) -> None:
+def _write_whole(path: Path, data: bytes) -> None:
     """Write a file so that it is whole or not there. Make its folder.
 
     Raises:
@@ -220,8 +97,8 @@ class SaveImages(FileSink):
             folder.mkdir(parents=True, exist_ok=True)
             mark = self._look()
             if not (folder / _BESIDE).exists():
-                write_whole(folder / _BESIDE, str(mark).encode())
-        write_image(path, image)
+                _write_whole(folder / _BESIDE, str(mark).encode())
+        _write_whole(path, encoded(path.suffix, image))
         self._note_finished(path, is_event=is_event)
 
     def _stored(self) -> Iterator[tuple[Path, os.stat_result, Mark]]:
@@ -293,7 +170,7 @@ class SaveJSONL(FileSink):
         return file
 
     def _write_beside(self, mark: Mark) -> None:
-        write_whole(self._beside, str(mark._replace(is_event=self._has_event)).encode())
+        _write_whole(self._beside, str(mark._replace(is_event=self._has_event)).encode())
 
     def _is_cut(self) -> bool:
         with self._path.open("rb") as file:

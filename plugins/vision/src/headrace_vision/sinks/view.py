@@ -22,7 +22,7 @@ from headrace_formats import write_json
 from headrace_formats.page import HEADERS, SANDBOXED, Page, why_refused
 from headrace_vision.records import is_detections, plain
 from headrace_vision.sinks.event_index import EventIndex
-from headrace_vision.sinks.saving import encoded, picture_of
+from headrace_vision.sinks.pictures import encoded, picture_of
 from headrace_vision.sinks.sink import Sink
 
 if TYPE_CHECKING:
