@@ -29,9 +29,9 @@ import headrace_vision
 from headrace.errors import ConfigError
 from headrace_cli.app import app
 from headrace_vision import VisionConfig
-from headrace_vision import view as view_module
 from headrace_vision.commands import progress
-from headrace_vision.tables import SINKS
+from headrace_vision.file.tables import SINKS
+from headrace_vision.sinks import view as view_module
 
 WORDS = """
 import headrace
