@@ -29,9 +29,9 @@ from headrace.errors import (
     SetupError,
 )
 from headrace.hookspecs import BatchRecord, BatchRequest
-from headrace_observe.aside import Aside
-from headrace_observe.recording import Recording
-from headrace_observe.trace_events import (
+from headrace_observe.probes.background import Aside
+from headrace_observe.probes.recording import Recording
+from headrace_observe.probes.trace_events import (
     BatchHeard,
     EventMaker,
     InsideHeard,
@@ -620,7 +620,7 @@ def test_a_signal_handler_may_come_to_the_trace_in_the_midst_of_it(tmp_path):
     recording = Recording(tmp_path / "trace.json", 1.0, 1_000_000)
     files = {
         sys.modules[one].__file__
-        for one in ("headrace_observe.recording", "headrace_observe.packed")
+        for one in ("headrace_observe.probes.recording", "headrace_observe.probes.packed")
     }
     kept, depth = [], 0
 

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from headrace_observe.inspecting import inspect
     from headrace_observe.instruments import Timer, gpus
     from headrace_observe.logs import setup_logging
-    from headrace_observe.otel import OpenTelemetry
-    from headrace_observe.prometheus import Prometheus
-    from headrace_observe.remembering import Remember
-    from headrace_observe.tracing import Trace, trace
+    from headrace_observe.probes.otel import OpenTelemetry
+    from headrace_observe.probes.prometheus import Prometheus
+    from headrace_observe.probes.remember import Remember
+    from headrace_observe.probes.trace import Trace, trace
 
 __version__ = "0.1.0"
 
@@ -29,10 +29,10 @@ _HOME = {
     "inspecting": "inspect",
     "instruments": "Timer gpus",
     "logs": "setup_logging",
-    "otel": "OpenTelemetry",
-    "prometheus": "Prometheus",
-    "remembering": "Remember",
-    "tracing": "Trace trace",
+    "probes.otel": "OpenTelemetry",
+    "probes.prometheus": "Prometheus",
+    "probes.remember": "Remember",
+    "probes.trace": "Trace trace",
 }
 
 __all__ = [

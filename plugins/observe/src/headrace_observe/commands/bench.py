@@ -54,7 +54,7 @@ from headrace_observe.environment import environment
 from headrace_observe.measurement import Plan, Point
 from headrace_observe.memory import Memory
 from headrace_observe.plots import check_plot
-from headrace_observe.remembering import Remember
+from headrace_observe.probes.remember import Remember
 from headrace_observe.rows import HEADINGS, load_name, row
 from headrace_observe.samples import random_rows
 

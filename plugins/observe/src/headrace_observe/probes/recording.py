@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import headrace
 from headrace.errors import SetupError, code_of
 from headrace_observe.files import check_writable, write_whole
-from headrace_observe.packed import Packed
-from headrace_observe.trace_events import BatchHeard, EventMaker, InsideHeard, RequestHeard
+from headrace_observe.probes.packed import Packed
+from headrace_observe.probes.trace_events import BatchHeard, EventMaker, InsideHeard, RequestHeard
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -15,10 +15,10 @@ import pydantic
 
 import headrace
 from headrace.errors import code_of
-from headrace_observe.aside import MOST_PENDING, Aside
 from headrace_observe.codes import bounded
 from headrace_observe.extras import library
-from headrace_observe.metrics import tables
+from headrace_observe.probes.background import MOST_PENDING, Aside
+from headrace_observe.probes.metrics import tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -19,8 +19,8 @@ import headrace
 from headrace.errors import SetupError
 from headrace_formats.page import SANDBOXED
 from headrace_observe.extras import library
-from headrace_observe.histograms import BOUNDS_S, Histograms
-from headrace_observe.metrics import tables
+from headrace_observe.probes.histograms import BOUNDS_S, Histograms
+from headrace_observe.probes.metrics import tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

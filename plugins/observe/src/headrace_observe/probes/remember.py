@@ -15,7 +15,7 @@ import headrace
 from headrace.errors import SetupError, code_of
 from headrace_observe.explaining import slowest
 from headrace_observe.memory import LONGEST_NAME, Change, Memory, NodeFacts, Visit, memories
-from headrace_observe.packed import Packed
+from headrace_observe.probes.packed import Packed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

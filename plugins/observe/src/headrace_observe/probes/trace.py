@@ -11,7 +11,7 @@ import pydantic
 import headrace
 from headrace.hookspecs import attached
 from headrace_observe.extras import library
-from headrace_observe.recording import Recording
+from headrace_observe.probes.recording import Recording
 
 if TYPE_CHECKING:
     import os
