@@ -24,7 +24,7 @@ import headrace_observe
 from headrace.errors import InputError, SetupError
 from headrace.hookspecs import attached
 from headrace_cli.app import app
-from headrace_observe.arrivals import read_arrivals
+from headrace_observe.bench.arrivals import read_arrivals
 from headrace_observe.cures import cures
 from headrace_observe.explaining import CAUSES, slowest
 from headrace_observe.memory import Memory, memories, parse_dump, read_dump

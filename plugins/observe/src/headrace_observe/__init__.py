@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from headrace.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from headrace_observe.bench import Benchmark
+    from headrace_observe.bench.benchmark import Benchmark
+    from headrace_observe.bench.inspecting import inspect
+    from headrace_observe.bench.instruments import Timer, gpus
     from headrace_observe.explaining import why
-    from headrace_observe.inspecting import inspect
-    from headrace_observe.instruments import Timer, gpus
     from headrace_observe.logs import setup_logging
     from headrace_observe.probes.otel import OpenTelemetry
     from headrace_observe.probes.prometheus import Prometheus
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
-    "bench": "Benchmark",
+    "bench.benchmark": "Benchmark",
     "explaining": "why",
-    "inspecting": "inspect",
-    "instruments": "Timer gpus",
+    "bench.inspecting": "inspect",
+    "bench.instruments": "Timer gpus",
     "logs": "setup_logging",
     "probes.otel": "OpenTelemetry",
     "probes.prometheus": "Prometheus",

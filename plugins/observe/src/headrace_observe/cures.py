@@ -8,7 +8,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.errors import HeadraceError
-from headrace_observe.arrivals import Arrival, arrivals_of
+from headrace_observe.bench.arrivals import Arrival, arrivals_of
 from headrace_observe.explaining import why
 from headrace_observe.service_times import times_of
 from headrace_observe.simulate import STAND_IN_KEYS, simulation_of

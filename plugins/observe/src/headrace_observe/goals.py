@@ -103,7 +103,7 @@ class Goal:
 
 
 def figures_of(point: dict[str, Any]) -> dict[str, float | None]:
-    """Return the figures of a point, as `headrace_observe.measurement.Point.to_dict` gives that."""
+    """Return the figures of a point, as `headrace_observe.bench.measurement.Point.to_dict` gives that."""
     failed = sum(point["failed"].values())
     answered = failed + point["ok"]
     return {

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from headrace.blueprint import BatchPolicy
     from headrace.plan import Element, NodePlan
-    from headrace_observe.bench import LoadSpec
-    from headrace_observe.measurement import Point
+    from headrace_observe.bench.benchmark import LoadSpec
+    from headrace_observe.bench.measurement import Point
     from headrace_observe.service_times import ServiceTimes
 
 __all__ = ["STAND_IN_KEYS", "foretell", "simulation_of"]

@@ -21,11 +21,11 @@ from pydantic import Field
 import headrace
 from headrace.errors import InputError, LimitError, SetupError, code_of
 from headrace.words import select
-from headrace_observe.arrivals import Arrival
+from headrace_observe.bench.arrivals import Arrival
+from headrace_observe.bench.load import client, send
+from headrace_observe.bench.measurement import Point
+from headrace_observe.bench.notes import Window
 from headrace_observe.extras import library
-from headrace_observe.load import client, send
-from headrace_observe.measurement import Point
-from headrace_observe.notes import Window
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -365,7 +365,7 @@ class Simulation:
         if at > now:
             let_pass(at - now)
 
-    # What the threads of a load note: see `headrace_observe.notes.Notes`.
+    # What the threads of a load note: see `headrace_observe.bench.notes.Notes`.
 
     def ok(self, ended: float, latency: float) -> None:
         """Note a success; in an open loop, who waits for the answer wakes up first."""

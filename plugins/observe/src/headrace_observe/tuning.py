@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from headrace_observe.bench.measurement import Point
 from headrace_observe.goals import figures_of
-from headrace_observe.measurement import Point
 from headrace_observe.search import search
 
 if TYPE_CHECKING:

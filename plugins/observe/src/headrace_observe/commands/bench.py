@@ -30,7 +30,11 @@ from headrace_cli.for_plugins import (
     showing_progress,
     source_of,
 )
-from headrace_observe.bench import measure_loads
+from headrace_observe.bench.benchmark import measure_loads
+from headrace_observe.bench.measurement import Plan, Point
+from headrace_observe.bench.plots import check_plot
+from headrace_observe.bench.rows import HEADINGS, load_name, row
+from headrace_observe.bench.samples import random_rows
 from headrace_observe.commands.shared import (
     Arrivals,
     Inputs,
@@ -51,17 +55,13 @@ from headrace_observe.commands.shared import (
 )
 from headrace_observe.cures import replay_of
 from headrace_observe.environment import environment
-from headrace_observe.measurement import Plan, Point
 from headrace_observe.memory import Memory
-from headrace_observe.plots import check_plot
 from headrace_observe.probes.remember import Remember
-from headrace_observe.rows import HEADINGS, load_name, row
-from headrace_observe.samples import random_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from headrace_observe.bench import LoadSpec
+    from headrace_observe.bench.benchmark import LoadSpec
 
 __all__ = ["bench"]
 

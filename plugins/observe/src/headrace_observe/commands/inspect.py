@@ -21,6 +21,7 @@ from headrace_cli.for_plugins import (
     printing_warnings,
     source_of,
 )
+from headrace_observe.bench.inspecting import inspect as inspected
 from headrace_observe.commands.shared import (
     Inputs,
     RandomArrays,
@@ -31,7 +32,6 @@ from headrace_observe.commands.shared import (
     print_table,
     samples_of,
 )
-from headrace_observe.inspecting import inspect as inspected
 from headrace_observe.layered import layered
 
 __all__ = ["inspect"]

@@ -22,13 +22,13 @@ from headrace_cli.for_plugins import (
     print_message,
     printing_warnings,
 )
-from headrace_observe.arrivals import poisson, read_arrivals
-from headrace_observe.bench import LoadSpec
+from headrace_observe.bench.arrivals import poisson, read_arrivals
+from headrace_observe.bench.benchmark import LoadSpec
+from headrace_observe.bench.instruments import gpus
+from headrace_observe.bench.load import MOST_CLIENTS
+from headrace_observe.bench.plots import load_panels, plot
+from headrace_observe.bench.samples import random_array
 from headrace_observe.files import check_writable
-from headrace_observe.instruments import gpus
-from headrace_observe.load import MOST_CLIENTS
-from headrace_observe.plots import load_panels, plot
-from headrace_observe.samples import random_array
 from headrace_observe.service_times import read_times
 
 if TYPE_CHECKING:

@@ -21,7 +21,9 @@ from headrace_cli.for_plugins import (
     print_message,
     source_of,
 )
-from headrace_observe.arrivals import read_samples
+from headrace_observe.bench.arrivals import read_samples
+from headrace_observe.bench.plots import check_plot
+from headrace_observe.bench.rows import HEADINGS, load_name, row
 from headrace_observe.commands.shared import (
     Arrivals,
     PlotOfLoads,
@@ -34,8 +36,6 @@ from headrace_observe.commands.shared import (
     writable,
 )
 from headrace_observe.environment import environment
-from headrace_observe.plots import check_plot
-from headrace_observe.rows import HEADINGS, load_name, row
 from headrace_observe.simulate import foretell, simulation_of
 from headrace_observe.simulation import SIMULATED_CLOCK
 

@@ -29,7 +29,10 @@ from headrace_cli.for_plugins import (
     source_of,
 )
 from headrace_formats import write_toml
-from headrace_observe.bench import LoadSpec, measure_loads
+from headrace_observe.bench.benchmark import LoadSpec, measure_loads
+from headrace_observe.bench.measurement import Plan, Point
+from headrace_observe.bench.plots import check_plot, frontier_panel, plot
+from headrace_observe.bench.rows import HEADINGS, load_name, result, row
 from headrace_observe.commands.shared import (
     Inputs,
     RandomArrays,
@@ -47,10 +50,7 @@ from headrace_observe.environment import environment
 from headrace_observe.files import write_text
 from headrace_observe.goals import read_goal
 from headrace_observe.layered import layered
-from headrace_observe.measurement import Plan, Point
 from headrace_observe.memory import is_dump
-from headrace_observe.plots import check_plot, frontier_panel, plot
-from headrace_observe.rows import HEADINGS, load_name, result, row
 from headrace_observe.simulate import foretell, simulation_of
 from headrace_observe.space import as_layer, space_of, within
 from headrace_observe.tuning import Trial, Trials

@@ -7,10 +7,10 @@ import time
 from collections import Counter, deque
 from typing import TYPE_CHECKING
 
-from headrace_observe.load import ClosedLoop
-from headrace_observe.measurement import Point
-from headrace_observe.notes import Notes, gathered
-from headrace_observe.usage import meter
+from headrace_observe.bench.load import ClosedLoop
+from headrace_observe.bench.measurement import Point
+from headrace_observe.bench.notes import Notes, gathered
+from headrace_observe.bench.usage import meter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

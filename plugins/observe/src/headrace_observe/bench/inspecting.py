@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import headrace
 from headrace.errors import MissingDependencyError, code_of
+from headrace_observe.bench.figures import latency_ms
+from headrace_observe.bench.instruments import gpus
 from headrace_observe.codes import text_of
-from headrace_observe.figures import latency_ms
-from headrace_observe.instruments import gpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

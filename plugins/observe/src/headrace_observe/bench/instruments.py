@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import Field
 
 import headrace
+from headrace_observe.bench.figures import latency_ms
 from headrace_observe.extras import library
-from headrace_observe.figures import latency_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,7 +76,7 @@ class Benchmark(headrace.Backend):
 
     def init(self, options: Any, context: InitContext) -> None:
         """Choose the closed loop for X: threads that call a node, or one thread that runs batches."""
-        from headrace_observe.inner_load import of_backend, of_node
+        from headrace_observe.bench.inner_load import of_backend, of_node
 
         self.chosen = options
         self.node_name = context.node_name

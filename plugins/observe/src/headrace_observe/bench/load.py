@@ -9,7 +9,7 @@ from concurrent.futures import CancelledError
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from headrace_observe.notes import Notes
+from headrace_observe.bench.notes import Notes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import headrace
-from headrace_observe.load import MOST_CLIENTS, ClosedLoop, OpenLoop
-from headrace_observe.measurement import Plan, Point, measure
-from headrace_observe.notes import gathered
-from headrace_observe.usage import meter
+from headrace_observe.bench.load import MOST_CLIENTS, ClosedLoop, OpenLoop
+from headrace_observe.bench.measurement import Plan, Point, measure
+from headrace_observe.bench.notes import gathered
+from headrace_observe.bench.usage import meter
 
 if TYPE_CHECKING:
     import os

@@ -8,9 +8,9 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from headrace_observe.figures import batch_sizes, latency_histogram, latency_ms
-from headrace_observe.notes import Notes, Window, agree, gathered
-from headrace_observe.rows import load_name
+from headrace_observe.bench.figures import batch_sizes, latency_histogram, latency_ms
+from headrace_observe.bench.notes import Notes, Window, agree, gathered
+from headrace_observe.bench.rows import load_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +22,7 @@ WINDOWS = 3
 
 
 class Load(Protocol):
-    """A load that `measure` can run; see `headrace_observe.load`."""
+    """A load that `measure` can run; see `headrace_observe.bench.load`."""
 
     about: dict[str, Any]
     clock_covers: str
@@ -70,7 +70,7 @@ class Point:
         stable: Whether three windows agreed. None if a fixed time was measured.
         interrupted: Whether Ctrl-C ended the measurement.
         nodes: For each node, the number of batches by their size.
-        usage: CPU and GPU use, as `headrace_observe.usage.meter` gives it.
+        usage: CPU and GPU use, as `headrace_observe.bench.usage.meter` gives it.
         more: Further keys of the JSON object.
     """
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from math import inf
 
 from headrace.errors import code_of
+from headrace_observe.bench.figures import percentile
 from headrace_observe.codes import text_of
-from headrace_observe.figures import percentile
 
 __all__ = ["Notes", "Window", "agree", "gathered"]
 
