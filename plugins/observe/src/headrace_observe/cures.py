@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from headrace.errors import HeadraceError
 from headrace_observe.bench.arrivals import Arrival, arrivals_of
 from headrace_observe.explaining import why
-from headrace_observe.service_times import times_of
-from headrace_observe.simulate import STAND_IN_KEYS, simulation_of
-from headrace_observe.simulation import BACKEND, Flow, Simulation
+from headrace_observe.simulate.from_config import STAND_IN_KEYS, simulation_of
+from headrace_observe.simulate.service_times import times_of
+from headrace_observe.simulate.virtual_pipeline import BACKEND, Flow, Simulation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     import headrace
     from headrace_observe.memory import Memory
-    from headrace_observe.service_times import ServiceTimes
+    from headrace_observe.simulate.service_times import ServiceTimes
 
 __all__ = ["MOST", "Cure", "cures", "replay_of"]
 

@@ -29,12 +29,12 @@ from headrace_observe.bench.load import MOST_CLIENTS
 from headrace_observe.bench.plots import load_panels, plot
 from headrace_observe.bench.samples import random_array
 from headrace_observe.files import check_writable
-from headrace_observe.service_times import read_times
+from headrace_observe.simulate.service_times import read_times
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from headrace_observe.service_times import ServiceTimes
+    from headrace_observe.simulate.service_times import ServiceTimes
 
 __all__ = [
     "Arrivals",

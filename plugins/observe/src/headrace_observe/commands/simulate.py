@@ -36,8 +36,8 @@ from headrace_observe.commands.shared import (
     writable,
 )
 from headrace_observe.environment import environment
-from headrace_observe.simulate import foretell, simulation_of
-from headrace_observe.simulation import SIMULATED_CLOCK
+from headrace_observe.simulate.from_config import foretell, simulation_of
+from headrace_observe.simulate.virtual_pipeline import SIMULATED_CLOCK
 
 __all__ = ["simulate"]
 

@@ -51,7 +51,7 @@ from headrace_observe.files import write_text
 from headrace_observe.goals import read_goal
 from headrace_observe.layered import layered
 from headrace_observe.memory import is_dump
-from headrace_observe.simulate import foretell, simulation_of
+from headrace_observe.simulate.from_config import foretell, simulation_of
 from headrace_observe.space import as_layer, space_of, within
 from headrace_observe.tuning import Trial, Trials
 

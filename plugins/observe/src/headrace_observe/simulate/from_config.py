@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 import headrace
 from headrace.errors import InputError, SetupError
 from headrace_observe.memory import side_by_side
-from headrace_observe.simulation import BACKEND, ELEMENT, KEPT, Flow, Simulation, elements_key
+from headrace_observe.simulate.virtual_pipeline import (
+    BACKEND,
+    ELEMENT,
+    KEPT,
+    Flow,
+    Simulation,
+    elements_key,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +24,7 @@ if TYPE_CHECKING:
     from headrace.plan import Element, NodePlan
     from headrace_observe.bench.benchmark import LoadSpec
     from headrace_observe.bench.measurement import Point
-    from headrace_observe.service_times import ServiceTimes
+    from headrace_observe.simulate.service_times import ServiceTimes
 
 __all__ = ["STAND_IN_KEYS", "foretell", "simulation_of"]
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
-    from headrace_observe.service_times import ServiceTimes
+    from headrace_observe.simulate.service_times import ServiceTimes
 
 __all__ = [
     "BACKEND",
