@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from headrace_observe.bench.benchmark import Benchmark
     from headrace_observe.bench.inspecting import inspect
     from headrace_observe.bench.instruments import Timer, gpus
-    from headrace_observe.explaining import why
+    from headrace_observe.explain.causes import why
     from headrace_observe.logs import setup_logging
     from headrace_observe.probes.otel import OpenTelemetry
     from headrace_observe.probes.prometheus import Prometheus
@@ -25,7 +25,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "bench.benchmark": "Benchmark",
-    "explaining": "why",
+    "explain.causes": "why",
     "bench.inspecting": "inspect",
     "bench.instruments": "Timer gpus",
     "logs": "setup_logging",

@@ -53,8 +53,8 @@ from headrace_observe.commands.shared import (
     samples_of,
     seconds_option,
 )
-from headrace_observe.cures import replay_of
 from headrace_observe.environment import environment
+from headrace_observe.explain.cures import replay_of
 from headrace_observe.memory import Memory
 from headrace_observe.probes.remember import Remember
 

@@ -45,8 +45,8 @@ from headrace_observe.commands.shared import (
     seconds_option,
     times_in,
 )
-from headrace_observe.cures import MOST
 from headrace_observe.environment import environment
+from headrace_observe.explain.cures import MOST
 from headrace_observe.files import write_text
 from headrace_observe.goals import read_goal
 from headrace_observe.layered import layered

@@ -13,7 +13,7 @@ import pydantic
 
 import headrace
 from headrace.errors import SetupError, code_of
-from headrace_observe.explaining import slowest
+from headrace_observe.explain.causes import slowest
 from headrace_observe.memory import LONGEST_NAME, Change, Memory, NodeFacts, Visit, memories
 from headrace_observe.probes.packed import Packed
 
@@ -129,7 +129,7 @@ class Remember:
         facts = {name: NodeFacts.of(node) for name, node in nodes}
         memory = Memory(visits, [*self._changes], facts)
         if most is None:
-            from headrace_observe.cures import replay_of  # which only who simulates needs
+            from headrace_observe.explain.cures import replay_of  # which only who simulates needs
 
             memory.replay = replay_of(pipeline.config, memory)
         return memory

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.errors import HeadraceError
 from headrace_observe.bench.arrivals import Arrival, arrivals_of
-from headrace_observe.explaining import why
+from headrace_observe.explain.causes import why
 from headrace_observe.simulate.from_config import STAND_IN_KEYS, simulation_of
 from headrace_observe.simulate.service_times import times_of
 from headrace_observe.simulate.virtual_pipeline import BACKEND, Flow, Simulation
