@@ -48,17 +48,17 @@ from headrace_observe.commands.shared import (
 from headrace_observe.environment import environment
 from headrace_observe.explain.cures import MOST
 from headrace_observe.files import write_text
-from headrace_observe.goals import read_goal
 from headrace_observe.layered import layered
 from headrace_observe.memory import is_dump
 from headrace_observe.simulate.from_config import foretell, simulation_of
-from headrace_observe.space import as_layer, space_of, within
-from headrace_observe.tuning import Trial, Trials
+from headrace_observe.tune.goals import read_goal
+from headrace_observe.tune.space import as_layer, space_of, within
+from headrace_observe.tune.trials import Trial, Trials
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from headrace_observe.space import Dimension, Value
+    from headrace_observe.tune.space import Dimension, Value
 
 __all__ = ["tune"]
 

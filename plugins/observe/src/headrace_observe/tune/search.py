@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from headrace_observe.space import Dimension, Value
+    from headrace_observe.tune.space import Dimension, Value
 
     Values = tuple[Value, ...]
     Places = tuple[int, ...]

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headrace_observe.bench.measurement import Point
-from headrace_observe.goals import figures_of
-from headrace_observe.search import search
+from headrace_observe.tune.goals import figures_of
+from headrace_observe.tune.search import search
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace_observe.goals import Goal
-    from headrace_observe.space import Dimension, Value
+    from headrace_observe.tune.goals import Goal
+    from headrace_observe.tune.space import Dimension, Value
 
 __all__ = ["Trial", "Trials"]
 
