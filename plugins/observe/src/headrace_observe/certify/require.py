@@ -156,7 +156,7 @@ class Require(headrace.Options):
         """
         if _certifies.get():
             return None
-        from headrace_observe.identity import Held, differences, identity
+        from headrace_observe.certify.identity import Held, differences, identity
 
         held, told = Held(), self.certificate.model_dump()
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 import headrace
-from headrace_observe.gpu import devices
+from headrace_observe.certify.gpu import devices
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

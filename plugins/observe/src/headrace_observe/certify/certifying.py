@@ -14,7 +14,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 import headrace
-from headrace_observe.agreement import apart, beyond, distance, relative, ulps
+from headrace_observe.certify.agreement import apart, beyond, distance, relative, ulps
 from headrace_observe.codes import text_of
 
 if TYPE_CHECKING:
