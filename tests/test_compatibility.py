@@ -28,9 +28,11 @@ SAID = {
     ("plugins/cv/src/headrace_cv/detection.py", "iou_threshold: float", "threshold: float"): (
         "backends > NMS > iou_threshold is gone"
     ),
-    ("plugins/flow/pyproject.toml", 'Once = "headrace_flow.once', 'Twice = "headrace_flow.once'): (
-        "backends > Once is gone"
-    ),
+    (
+        "plugins/flow/pyproject.toml",
+        'Once = "headrace_flow.caching.once',
+        'Twice = "headrace_flow.caching.once',
+    ): ("backends > Once is gone"),
     ("core/src/headrace/errors.py", 'code = "deadline"', 'code = "late"'): (
         "codes > deadline is gone"
     ),

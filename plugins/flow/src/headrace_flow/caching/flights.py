@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     import headrace
     from headrace.keys import Request
-    from headrace_flow.answers import Answer
+    from headrace_flow.caching.answers import Answer
 
 __all__ = ["AGAIN", "Flights"]
 

@@ -9,9 +9,9 @@ from pydantic import Field
 import headrace
 from headrace.errors import InstanceLostError
 from headrace.words import Bracket, Place, combine_ranges, run_child, select
-from headrace_flow.answers import Answer, written
-from headrace_flow.content import UnknownContentError, content_of, keys_compared, may_read
-from headrace_flow.flights import AGAIN, Flights
+from headrace_flow.caching.answers import Answer, written
+from headrace_flow.caching.content import UnknownContentError, content_of, keys_compared, may_read
+from headrace_flow.caching.flights import AGAIN, Flights
 
 if TYPE_CHECKING:
     from headrace.keys import Request

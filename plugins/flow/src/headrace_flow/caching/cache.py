@@ -10,9 +10,9 @@ from pydantic import Field
 
 import headrace
 from headrace.words import Bracket, combine_ranges, run_child, select
-from headrace_flow.answers import Answer, Answers, written
-from headrace_flow.content import UnknownContentError, content_of, keys_compared, may_read
-from headrace_flow.shown import Shown
+from headrace_flow.caching.answers import Answer, Answers, written
+from headrace_flow.caching.content import UnknownContentError, content_of, keys_compared, may_read
+from headrace_flow.caching.shown import Shown
 
 if TYPE_CHECKING:
     from headrace.keys import Request

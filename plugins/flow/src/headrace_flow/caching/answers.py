@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
-from headrace_flow.content import PLAIN, UnknownContentError, is_array
+from headrace_flow.caching.content import PLAIN, UnknownContentError, is_array
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
