@@ -15,9 +15,7 @@ from headrace.lazy import lazy_names
 
 if TYPE_CHECKING:
     from headrace_flow.again import Loop
-    from headrace_flow.alike import Alike
     from headrace_flow.branching import HasKey, NotHasKey, Random
-    from headrace_flow.budget import Budget
     from headrace_flow.caching.cache import Cache
     from headrace_flow.caching.once import Once
     from headrace_flow.concurrency import Concurrency
@@ -34,6 +32,8 @@ if TYPE_CHECKING:
         When,
     )
     from headrace_flow.iterate import Iterate
+    from headrace_flow.policies.alike import Alike
+    from headrace_flow.policies.budget import Budget
     from headrace_flow.queues import Observer, Queue, Recv, Send
     from headrace_flow.repost import Repost, Restart
     from headrace_flow.script import Script, call, part
@@ -80,9 +80,9 @@ __all__ = [
 
 _HOME = {
     "again": "Loop",
-    "alike": "Alike",
+    "policies.alike": "Alike",
     "branching": "HasKey NotHasKey Random",
-    "budget": "Budget",
+    "policies.budget": "Budget",
     "caching.cache": "Cache",
     "concurrency": "Concurrency",
     "conditions": "Condition ConditionPolicy Count Enough FreeInstances Idle Verdict Waited "

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from headrace.errors import LimitError
 from headrace.policies import Cut, Greedy, InstanceView, Queue
-from headrace_flow.picking import PickingPolicy, closes, number_of, value_of
+from headrace_flow.policies.picking import PickingPolicy, closes, number_of, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
