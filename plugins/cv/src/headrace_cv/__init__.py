@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from headrace_cv.boxes import filter_detections, nms
     from headrace_cv.canvas import letterbox_image
     from headrace_cv.crops import center_crop_image, crop_image, crop_quad
-    from headrace_cv.headers import ImageHeader, check_image_file
-    from headrace_cv.image_files import decode_image, encode_image
+    from headrace_cv.files.headers import ImageHeader, check_image_file
+    from headrace_cv.files.image_files import decode_image, encode_image
     from headrace_cv.images import convert_color, resize_image
     from headrace_cv.scores import softmax, top_k
     from headrace_cv.tensors import Normalization, image_to_tensor, tensor_to_image
@@ -49,8 +49,8 @@ _HOME = {
     "boxes": "filter_detections nms",
     "canvas": "letterbox_image",
     "crops": "center_crop_image crop_image crop_quad",
-    "headers": "ImageHeader check_image_file",
-    "image_files": "decode_image encode_image",
+    "files.headers": "ImageHeader check_image_file",
+    "files.image_files": "decode_image encode_image",
     "images": "convert_color resize_image",
     "scores": "softmax top_k",
     "tensors": "Normalization image_to_tensor tensor_to_image",

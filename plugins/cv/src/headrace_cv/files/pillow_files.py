@@ -15,7 +15,7 @@ import numpy as np
 
 from headrace.errors import InputError, MissingDependencyError
 from headrace.plugins import library
-from headrace_cv.formats import NAMES
+from headrace_cv.files.formats import NAMES
 from headrace_cv.limits import check_pixels
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def pillow_decoder(
 ) -> Callable[[memoryview, str], NDArray[np.uint8]]:
     """Return a function that decodes a file of one of ``formats`` to ``uint8 [H, W, 3]``: blue, green, red.
 
-    The function takes the bytes of the file and its format, a key of `headrace_cv.formats.FURTHER`.
+    The function takes the bytes of the file and its format, a key of `headrace_cv.files.formats.FURTHER`.
 
     Raises:
         MissingDependencyError: Pillow is not installed, or cannot decode one of the formats.

@@ -8,12 +8,12 @@ import cv2
 import numpy as np
 
 from headrace.errors import InputError
-from headrace_cv.formats import FURTHER, NAMES, bytes_of_base64, format_of, other_format
-from headrace_cv.headers import MAX_BYTES, check_image_file, still_png, view_of_bytes
+from headrace_cv.files.formats import FURTHER, NAMES, bytes_of_base64, format_of, other_format
+from headrace_cv.files.headers import MAX_BYTES, check_image_file, still_png, view_of_bytes
+from headrace_cv.files.orientation import png_orientation, webp_orientation
+from headrace_cv.files.pillow_files import pillow_decoder, upright
 from headrace_cv.images import COLORS, as_image, convert_color, dense
 from headrace_cv.limits import MAX_PIXELS, check_choice, check_pixels
-from headrace_cv.orientation import png_orientation, webp_orientation
-from headrace_cv.pillow_files import pillow_decoder, upright
 from headrace_formats.jpeg import plain_jpeg_size
 
 if TYPE_CHECKING:

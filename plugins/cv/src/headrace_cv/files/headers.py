@@ -14,7 +14,7 @@ import zlib
 from typing import Any, NamedTuple
 
 from headrace.errors import InputError
-from headrace_cv.formats import NAMES, error_of_base64, other_format
+from headrace_cv.files.formats import NAMES, error_of_base64, other_format
 from headrace_formats.jpeg import JpegError, read_jpeg_header
 
 __all__ = [
