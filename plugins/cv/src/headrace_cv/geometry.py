@@ -86,7 +86,7 @@ class ResizeMat(PerImage):
 
     def build(self, options: Any) -> Callable[[Request], None]:
         """Resize one image."""
-        from headrace_cv.images import image_resizer
+        from headrace_cv.functions.images import image_resizer
 
         own = options.model_dump(include={"interpolation", "antialias", "max_pixels"})
         size = (options.resize_h, options.resize_w)

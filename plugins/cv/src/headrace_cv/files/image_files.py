@@ -12,8 +12,8 @@ from headrace_cv.files.formats import FURTHER, NAMES, bytes_of_base64, format_of
 from headrace_cv.files.headers import MAX_BYTES, check_image_file, still_png, view_of_bytes
 from headrace_cv.files.orientation import png_orientation, webp_orientation
 from headrace_cv.files.pillow_files import pillow_decoder, upright
-from headrace_cv.images import COLORS, as_image, convert_color, dense
-from headrace_cv.limits import MAX_PIXELS, check_choice, check_pixels
+from headrace_cv.functions.images import COLORS, as_image, convert_color, dense
+from headrace_cv.functions.limits import MAX_PIXELS, check_choice, check_pixels
 from headrace_formats.jpeg import plain_jpeg_size
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import numpy as np
 from headrace.errors import InputError, MissingDependencyError
 from headrace.plugins import library
 from headrace_cv.files.formats import NAMES
-from headrace_cv.limits import check_pixels
+from headrace_cv.functions.limits import check_pixels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

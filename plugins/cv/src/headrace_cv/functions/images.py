@@ -12,8 +12,8 @@ import cv2
 import numpy as np
 
 from headrace.errors import InputError
-from headrace_cv.arrays import array_of, describe
-from headrace_cv.limits import (
+from headrace_cv.functions.arrays import array_of, describe
+from headrace_cv.functions.limits import (
     MAX_PIXELS,
     MAX_SIDE,
     check_choice,
@@ -21,7 +21,7 @@ from headrace_cv.limits import (
     check_side,
     check_sides,
 )
-from headrace_cv.pillow_resize import pillow_resizer
+from headrace_cv.functions.pillow_resize import pillow_resizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable

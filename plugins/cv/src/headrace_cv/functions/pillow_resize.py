@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace.plugins import library
-from headrace_cv.limits import check_choice
+from headrace_cv.functions.limits import check_choice
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace.errors import InputError
-from headrace_cv.arrays import array_of, check_numbers, describe, numbers_of
+from headrace_cv.functions.arrays import array_of, check_numbers, describe, numbers_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,9 +8,9 @@ import cv2
 import numpy as np
 
 from headrace.errors import InputError
-from headrace_cv.arrays import array_of, describe
-from headrace_cv.images import as_image, dense
-from headrace_cv.limits import MAX_PIXELS, check_choice, check_pixels
+from headrace_cv.functions.arrays import array_of, describe
+from headrace_cv.functions.images import as_image, dense
+from headrace_cv.functions.limits import MAX_PIXELS, check_choice, check_pixels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -132,7 +132,7 @@ def image_to_tensor(
     """Turn an image into a new contiguous ``float32 [C, H, W]``, or ``[H, W, C]``.
 
     Args:
-        image: See `headrace_cv.images`. ``[H, W]`` gives C = 1.
+        image: See `headrace_cv.functions.images`. ``[H, W]`` gives C = 1.
         normalization: What happens to the values. The default leaves them as they are.
         axes: The order of the axes: ``"chw"`` or ``"hwc"``.
         max_pixels: Most pixels (width x height).

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace.errors import InputError
-from headrace_cv.limits import MAX_NUMBERS
+from headrace_cv.functions.limits import MAX_NUMBERS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,10 +9,10 @@ import cv2
 import numpy as np
 
 from headrace.errors import InputError
-from headrace_cv.arrays import array_of, describe, numbers_of
-from headrace_cv.canvas import pad_image, padding_of
-from headrace_cv.images import INTERPOLATIONS, as_image, dense
-from headrace_cv.limits import (
+from headrace_cv.functions.arrays import array_of, describe, numbers_of
+from headrace_cv.functions.canvas import pad_image, padding_of
+from headrace_cv.functions.images import INTERPOLATIONS, as_image, dense
+from headrace_cv.functions.limits import (
     MAX_PIXELS,
     MAX_SIDE,
     check_choice,
@@ -49,7 +49,7 @@ def crop_image(
     number is rounded to the nearest integer first, halves up.
 
     Args:
-        image: See `headrace_cv.images`.
+        image: See `headrace_cv.functions.images`.
         box: ``x1, y1, x2, y2`` in pixels, a list or an array. Further numbers are ignored, so a row of a detector can
             be passed.
         outside: What happens to a box that leaves the image: ``"clip"`` cuts it at the border,
@@ -105,7 +105,7 @@ def center_crop_image(
     goes right or below.
 
     Args:
-        image: See `headrace_cv.images`. Returned itself when it has the size already.
+        image: See `headrace_cv.functions.images`. Returned itself when it has the size already.
         height: Height of the result in pixels, 1 to `MAX_SIDE`.
         width: Width of the result in pixels. None: as ``height``.
         fill_value: The value of pixels outside of the image, one number or one per channel. For ``uint8`` rounded to
@@ -185,7 +185,7 @@ def crop_quad(
     Points outside of the image have the value of the nearest pixel of the image.
 
     Args:
-        image: See `headrace_cv.images`.
+        image: See `headrace_cv.functions.images`.
         quad: ``[4, 2]``: x, y in pixels of the corners, clockwise from the upper left one.
         height: Height of the result in pixels, 1 to `MAX_SIDE`. None: the height follows from
             ``width`` by the natural aspect ratio (halves up, at least 1 pixel). It is the natural

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headrace_cv.boxes import as_rows, corners_of
+from headrace_cv.functions.boxes import as_rows, corners_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

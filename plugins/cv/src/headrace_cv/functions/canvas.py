@@ -8,9 +8,9 @@ import cv2
 import numpy as np
 
 from headrace.errors import InputError
-from headrace_cv.images import as_image, dense, resize_image
-from headrace_cv.limits import MAX_PIXELS, check_pixels, check_side
-from headrace_cv.transforms import LetterBoxTransform
+from headrace_cv.functions.images import as_image, dense, resize_image
+from headrace_cv.functions.limits import MAX_PIXELS, check_pixels, check_side
+from headrace_cv.functions.transforms import LetterBoxTransform
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +40,7 @@ def letterbox_image(
     length rounded to the nearest integer, halves up, at least 1 pixel.
 
     Args:
-        image: See `headrace_cv.images`. Returned itself when it has the size of the canvas.
+        image: See `headrace_cv.functions.images`. Returned itself when it has the size of the canvas.
         height: Height of the canvas in pixels, 1 to 32767.
         width: Width of the canvas in pixels, 1 to 32767.
         fill_value: The value of the padding, one number or one per channel. For ``uint8`` rounded

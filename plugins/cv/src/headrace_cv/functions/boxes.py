@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace.errors import InputError
-from headrace_cv.arrays import array_of, check_numbers, describe, numbers_of
+from headrace_cv.functions.arrays import array_of, check_numbers, describe, numbers_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,7 +33,7 @@ def as_rows(data: Any, columns: int, names: str = "x1, y1, x2, y2") -> NDArray[n
         names: What the columns hold, for the error.
 
     Raises:
-        InputError: ``data`` is something else, holds more than `headrace_cv.limits.MAX_NUMBERS`
+        InputError: ``data`` is something else, holds more than `headrace_cv.functions.limits.MAX_NUMBERS`
             numbers, or a value is not finite in ``float32``.
     """
     numbers = numbers_of(data)
