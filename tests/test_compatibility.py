@@ -41,7 +41,7 @@ SAID = {
     ("core/src/headrace/_run/statistics.py", '"waiting": waiting', '"queued": waiting'): (
         "stats > nodes > main > waiting is gone"
     ),
-    ("cli/src/headrace_cli/conformance.py", '"--certificate"', '"--certified"'): (
+    ("cli/src/headrace_cli/commands/conformance.py", '"--certificate"', '"--certified"'): (
         "commands > conformance > --certificate is gone"
     ),
     ("cli/src/headrace_cli/console.py", "\nWRONG = 2\n", "\nWRONG = 3\n"): (

@@ -38,7 +38,7 @@ class AllCommands(Commands):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command by name; plugins are asked only for names that this package does not have."""
         if cmd_name in COMMANDS:
-            found = getattr(importlib.import_module(f"headrace_cli.{cmd_name}"), cmd_name)
+            found = getattr(importlib.import_module(f"headrace_cli.commands.{cmd_name}"), cmd_name)
             return made_command(found, epilog=EXITS)
         return None if cmd_name.startswith("-") else command_named(cmd_name)
 

@@ -153,7 +153,7 @@ def info(
       headrace plugins info headrace-cv
       headrace plugins info ResizeMat
     """  # noqa: D301 - typer keeps the lines after a backspace character
-    from headrace_cli.plugin_info import show_info
+    from headrace_cli.commands.plugin_info import show_info
 
     show_info(name, json=json)
     return OK
