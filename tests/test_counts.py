@@ -7,7 +7,7 @@ import re
 import sys
 from pathlib import Path
 
-from headrace_cli import plugin_commands
+from headrace_cli.installed import plugin_commands
 from headrace_cli.names import COMMANDS
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))

@@ -18,7 +18,6 @@ import typer
 import headrace
 from headrace.errors import MissingDependencyError, PluginError
 from headrace_cli.arguments import Json, names_beginning
-from headrace_cli.certificates import judged_here, source_file, without_places
 from headrace_cli.console import (
     FAILED,
     OK,
@@ -29,7 +28,8 @@ from headrace_cli.console import (
     print_drawing,
     print_message,
 )
-from headrace_cli.findings import NOUNS
+from headrace_cli.installed.certificates import judged_here, source_file, without_places
+from headrace_cli.installed.findings import NOUNS
 from headrace_cli.names import all_names, all_plugins, backends_named, plugins_named, unknown
 from headrace_cli.printing import as_json, print_json
 

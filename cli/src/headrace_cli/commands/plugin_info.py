@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import headrace
 from headrace.errors import PluginError
 from headrace_cli.console import print_data
-from headrace_cli.diagnosis import examined
-from headrace_cli.findings import NOUNS
+from headrace_cli.installed.diagnosis import examined
+from headrace_cli.installed.findings import NOUNS
 from headrace_cli.names import all_names, all_plugins, backends_named, plugins_named, unknown
 from headrace_cli.printing import as_json, print_json
 

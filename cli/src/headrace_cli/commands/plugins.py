@@ -9,9 +9,9 @@ import typer
 import headrace
 from headrace.plugins import installed
 from headrace_cli.arguments import Json, group, names_beginning
-from headrace_cli.certificates import outdated, row, sentence
 from headrace_cli.console import FAILED, OK, columns, counted, print_data, print_message, wrapped
-from headrace_cli.findings import HARMLESS, findings, with_states
+from headrace_cli.installed.certificates import outdated, row, sentence
+from headrace_cli.installed.findings import HARMLESS, findings, with_states
 from headrace_cli.names import COMMANDS
 from headrace_cli.printing import print_json
 from headrace_cli.reporting import Command, Group
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from headrace.plugins import Plugin
-    from headrace_cli.findings import Finding
+    from headrace_cli.installed.findings import Finding
 
 _INSTALL = (
     "No plugin is installed. Install them: pip install headrace-cv headrace-ort, "
@@ -63,7 +63,7 @@ def list_(
     Another major version of a library is only reported.
     """
     if check:
-        from headrace_cli.diagnosis import examined
+        from headrace_cli.installed.diagnosis import examined
 
         slips, known = examined()
     else:

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 import headrace
 from headrace.errors import ConfigError, MissingDependencyError, PluginError
 from headrace.plugins import PROBE_METHODS
-from headrace_cli.findings import NOUNS, finding_about
+from headrace_cli.installed.findings import NOUNS, finding_about
+from headrace_cli.installed.plugin_commands import as_command
 from headrace_cli.names import COMMANDS
-from headrace_cli.plugin_commands import as_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from headrace.plugins import Plugin
-    from headrace_cli.findings import Finding
+    from headrace_cli.installed.findings import Finding
 
 _FIX = "Ask its author for a fix."
 

@@ -11,8 +11,8 @@ from packaging.utils import canonicalize_name
 
 from headrace.errors import MissingDependencyError, PluginError, PluginLoadError
 from headrace.plugins import installed
-from headrace_cli.certificates import outdated
-from headrace_cli.findings import (
+from headrace_cli.installed.certificates import outdated
+from headrace_cli.installed.findings import (
     Finding,
     finding_about,
     findings,
@@ -20,7 +20,7 @@ from headrace_cli.findings import (
     required,
     with_states,
 )
-from headrace_cli.offers import wrong_offers
+from headrace_cli.installed.offers import wrong_offers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

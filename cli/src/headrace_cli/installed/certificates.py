@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace_cli.console import WrongArgument, counted
-from headrace_cli.findings import finding_about, required, version_of
+from headrace_cli.installed.findings import finding_about, required, version_of
 from headrace_formats import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from headrace.plugins import Plugin
-    from headrace_cli.findings import Finding
+    from headrace_cli.installed.findings import Finding
 
 FILE = "certificate.json"
 """The name of a certificate in a source folder, and in the folder ``extra_metadata`` of a wheel's metadata."""
