@@ -15,9 +15,9 @@ from headrace.errors import HeadraceError, Problem
 from headrace_cli.arguments import Config, Json, NoImport, Settings
 from headrace_cli.building import building
 from headrace_cli.console import OK, WRONG, counted, print_data, print_message
-from headrace_cli.functions import misspelt
 from headrace_cli.installed.findings import findings
-from headrace_cli.lint import explained, warnings_about
+from headrace_cli.lint.functions import misspelt
+from headrace_cli.lint.warnings import explained, warnings_about
 from headrace_cli.printing import print_json
 from headrace_cli.reporting import error_as_dict
 from headrace_cli.source import hinting_at_a_file, is_file, source_of

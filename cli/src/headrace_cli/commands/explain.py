@@ -11,7 +11,7 @@ from headrace.errors import Problem
 from headrace_cli.arguments import Json, NoImport, Settings
 from headrace_cli.console import OK, WrongArgument, counted, print_data, print_drawing
 from headrace_cli.graph import FORMATS
-from headrace_cli.lint import explained
+from headrace_cli.lint.warnings import explained
 from headrace_cli.names import LEFT
 from headrace_cli.printing import as_json, escaped, print_json, shown
 from headrace_cli.source import hinting_at_a_file, source_of

@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace_cli.functions import spec_of
+from headrace_cli.lint.functions import spec_of
 
 if TYPE_CHECKING:
     from headrace.plugins import Plugin

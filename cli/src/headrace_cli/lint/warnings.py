@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import headrace
 from headrace.errors import Problem, among, nearest
 from headrace.keys import CONTEXT, DATA, REQUEST_ID, RESERVED, RESULT
-from headrace_cli.codes import CODES
-from headrace_cli.types import mismatches
+from headrace_cli.lint.codes import CODES
+from headrace_cli.lint.types import mismatches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
