@@ -28,9 +28,9 @@ from headrace_cli.console import (
     print_message,
 )
 from headrace_cli.inputs import Input, check_arguments, expand, ports_of
-from headrace_cli.out_file import OutFile
-from headrace_cli.output import Output
-from headrace_cli.results import ResultPrinter
+from headrace_cli.results.files import Output
+from headrace_cli.results.out_file import OutFile
+from headrace_cli.results.printer import ResultPrinter
 from headrace_cli.source import hinting_at_a_file, is_file, source_of
 
 if TYPE_CHECKING:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import RequestError, code_of
 from headrace_cli.console import error_text, is_utf8, print_data, print_message
 from headrace_cli.printing import as_json, as_line, escaped, quoted
-from headrace_cli.screen import Screen
+from headrace_cli.results.screen import Screen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace_cli.inputs import Input
-    from headrace_cli.out_file import OutFile
-    from headrace_cli.output import Output
+    from headrace_cli.results.files import Output
+    from headrace_cli.results.out_file import OutFile
 
 
 class ResultPrinter:
