@@ -8,10 +8,10 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import BatchRangeError, InputError
+from headrace_testing.conformance.backend_rules.docs import documentation, entries, sections
 from headrace_testing.conformance.live import USUAL_BATCH
 from headrace_testing.conformance.outcome import Broken, NotApplicable
 from headrace_testing.conformance.rule import Rule, rule
-from headrace_testing.conformance.rules_docs import documentation, entries, sections
 from headrace_testing.conformance.subject import CHANGES_INPUTS, DISTINCT
 from headrace_testing.conformance.values import difference, kept, said
 from headrace_testing.conformance.wrong import (

@@ -10,13 +10,13 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import InputError
+from headrace_testing.conformance.backend_rules.threads import in_thread
 from headrace_testing.conformance.base import BackendConformance
 from headrace_testing.conformance.host import cuda_runtime, is_on_device
 from headrace_testing.conformance.live import USUAL_BATCH, weight_of
 from headrace_testing.conformance.memory import same_memory, shares_memory
 from headrace_testing.conformance.outcome import Broken, NotApplicable
 from headrace_testing.conformance.rule import Rule, rule
-from headrace_testing.conformance.rules_threads import in_thread
 from headrace_testing.conformance.subject import CHANGES_INPUTS, DISTINCT
 from headrace_testing.conformance.values import arrays_on_device, difference, kept, said
 
