@@ -12,8 +12,9 @@ from headrace.lazy import lazy_names
 
 if TYPE_CHECKING:
     from headrace_observe.bench.benchmark import Benchmark
+    from headrace_observe.bench.gpus import gpus
     from headrace_observe.bench.inspecting import inspect
-    from headrace_observe.bench.instruments import Timer, gpus
+    from headrace_observe.bench.timer import Timer
     from headrace_observe.explain.causes import why
     from headrace_observe.logs import setup_logging
     from headrace_observe.probes.otel import OpenTelemetry
@@ -25,9 +26,10 @@ __version__ = "0.1.0"
 
 _HOME = {
     "bench.benchmark": "Benchmark",
-    "explain.causes": "why",
+    "bench.gpus": "gpus",
     "bench.inspecting": "inspect",
-    "bench.instruments": "Timer gpus",
+    "bench.timer": "Timer",
+    "explain.causes": "why",
     "logs": "setup_logging",
     "probes.otel": "OpenTelemetry",
     "probes.prometheus": "Prometheus",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import headrace
 from headrace.errors import MissingDependencyError, code_of
 from headrace_observe.bench.figures import latency_ms
-from headrace_observe.bench.instruments import gpus
+from headrace_observe.bench.gpus import gpus
 from headrace_observe.codes import text_of
 
 if TYPE_CHECKING:

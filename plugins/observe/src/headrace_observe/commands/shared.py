@@ -24,7 +24,7 @@ from headrace_cli.for_plugins import (
 )
 from headrace_observe.bench.arrivals import poisson, read_arrivals
 from headrace_observe.bench.benchmark import LoadSpec
-from headrace_observe.bench.instruments import gpus
+from headrace_observe.bench.gpus import gpus
 from headrace_observe.bench.load import MOST_CLIENTS
 from headrace_observe.bench.plots import load_panels, plot
 from headrace_observe.bench.samples import random_array

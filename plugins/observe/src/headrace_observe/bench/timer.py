@@ -1,20 +1,14 @@
-"""Small instruments for your own code: the word `Benchmark`, the stopwatch `Timer`, and the list of GPUs, `gpus`."""
+"""The stopwatch `Timer`. Timers may be nested, and may wait for a device."""
 
 from __future__ import annotations
 
-import contextlib
-import copy
 import functools
 import importlib
 import inspect
-import shutil
 import time
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydantic import Field
-
-import headrace
 from headrace_observe.bench.figures import latency_ms
 from headrace_observe.extras import library
 
@@ -23,87 +17,9 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from headrace import InitContext
-    from headrace.keys import Request
-
     Function = TypeVar("Function", bound=Callable[..., Any])
 
-__all__ = ["Benchmark", "Timer", "gpus"]
-
-
-class Benchmark(headrace.Backend):
-    """Measure the backend inside: ``Benchmark(clients=10,total=1000,warm_up=20)[X]``.
-
-    The requests of the batch are the samples. ``warm_up`` and then ``total`` requests, copies of
-    the samples in turn, go through X in a closed loop: each of ``clients`` clients sends its next
-    request when it has its answer.
-
-    One thread runs X: it takes as many of the waiting requests as one batch as X and the node's ``max`` allow, the
-    oldest first, and the clients are not threads. Only if X is ``Forward[node]`` is each client a thread that calls the node, so that the node's
-    queue, policies and instances are measured.
-
-    The figures are those of one load of ``headrace bench --json``, without its histogram of
-    latencies: ``throughput_rps``, ``latency_ms`` (``mean``, ``p50``, ``p90``, ``p99``, ``max``),
-    ``ok``, ``failed`` by code, ``seconds``, ``batch_size`` (empty if X is ``Forward[node]``: the batches of
-    a node are in ``stats()``), ``cpu``, ``gpu``, and ``clock``, which says what the latencies cover. A request that fails is counted in ``failed``. If every request of a sample fails,
-    the sample gets its first error instead of the figures.
-
-    Reads:
-        data: The data that X reads; other keys of the samples are sent along.
-
-    Writes:
-        result: The figures of all samples together, a dict that JSON can hold.
-
-    Batch:
-        1 or more samples, or the range of X.
-
-    Raises:
-        BackendError: The first error of X for a sample of which no request succeeded.
-
-    Source:
-        The word of torchpipe. Clients without threads are Headrace's own.
-    """
-
-    class Options(headrace.Options):
-        """How many requests are sent, and by how many clients."""
-
-        clients: int = Field(10, ge=1, le=10_000, description="How many send at a time.")
-        total: int = Field(1000, ge=1, description="Requests that are measured, of all clients.")
-        warm_up: int = Field(20, ge=0, description="Requests before them that are not measured.")
-
-    takes = 1
-    rerun = False  # a second run would take as long again
-
-    def init(self, options: Any, context: InitContext) -> None:
-        """Choose the closed loop for X: threads that call a node, or one thread that runs batches."""
-        from headrace_observe.bench.inner_load import of_backend, of_node
-
-        self.chosen = options
-        self.node_name = context.node_name
-        (child,) = context.children
-        self.child = child
-        most = context.batch.max or max(context.batch.sizes or (), default=None)
-        alone = functools.partial(of_backend, most=most)
-        self.run_load = of_node if "calls_node" in child.describe() else alone
-
-    def forward(self, batch: list[Request]) -> list[Exception | None] | None:
-        """Run the samples through X, and give the figures as ``result``."""
-        chosen, dependency = self.chosen, self.child
-        samples = [{k: v for k, v in one.items() if k != "result"} for one in batch]
-        if chosen.warm_up:
-            self.run_load(dependency, samples, chosen.clients, chosen.warm_up, self.node_name)
-        point, errors = self.run_load(
-            dependency, samples, chosen.clients, chosen.total, self.node_name
-        )
-        figures = point.to_dict()
-        del figures["latency_histogram"]
-        for index, request in enumerate(batch):
-            if index not in errors:
-                request["result"] = copy.deepcopy(figures)  # each result belongs to its caller
-        return [errors.get(index) for index in range(len(batch))] if errors else None
-
-
-# The stopwatch. Timers may be nested, and may wait for a device.
+__all__ = ["Timer"]
 
 _active: ContextVar[tuple[tuple[Timer, float], ...]] = ContextVar("headrace_timers", default=())
 """The timers that run in this thread or asyncio task, the innermost last, each with the time at which it began."""
@@ -278,66 +194,3 @@ def _checked(answer: tuple[Any, ...]) -> Any:
     if int(error) != 0:
         raise RuntimeError(f"waiting for the device failed: CUDA gave {error.name}")
     return values[0] if values else None
-
-
-# The GPUs.
-
-_VALUES = (
-    *("name", "uuid", "memory_used_bytes", "memory_total_bytes"),
-    *("utilisation_percent", "temperature_c"),
-)
-
-
-def gpus() -> list[dict[str, Any]]:
-    """List the GPUs of this machine. An empty list where there is none.
-
-    Returns:
-        Per GPU ``{"index", "name", "uuid", "memory_used_bytes", "memory_total_bytes",
-        "utilisation_percent", "temperature_c", "processes"}``. Each process is ``{"pid",
-        "memory_bytes"}``. A value that the driver does not give is None. ``utilisation_percent`` is the share of
-        time in which a kernel ran, over the last sampling period of the driver (up to a second).
-
-    Raises:
-        MissingDependencyError: There is a driver, but nvidia-ml-py is not installed: the extra ``[gpu]``.
-    """
-    try:
-        nvml = importlib.import_module("pynvml")
-    except ImportError:
-        if shutil.which("nvidia-smi") is None:
-            return []
-        nvml = library("pynvml", "gpu", "listing GPUs")
-    try:
-        nvml.nvmlInit()
-    except nvml.NVMLError:  # no driver, no driver library, or no permission
-        return []
-    try:
-        return [_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
-    finally:
-        with contextlib.suppress(nvml.NVMLError):
-            nvml.nvmlShutdown()
-
-
-def _gpu(nvml: Any, index: int) -> dict[str, Any]:
-    def known(ask: Callable[[], Any]) -> Any:
-        try:
-            return ask()
-        except nvml.NVMLError:
-            return None
-
-    handle = known(lambda: nvml.nvmlDeviceGetHandleByIndex(index))
-    if handle is None:  # the driver has lost it
-        return {"index": index, **dict.fromkeys(_VALUES), "processes": []}
-    memory = known(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
-    running = known(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle)) or []
-    return {
-        "index": index,
-        "name": known(lambda: nvml.nvmlDeviceGetName(handle)),
-        "uuid": known(lambda: nvml.nvmlDeviceGetUUID(handle)),
-        "memory_used_bytes": None if memory is None else memory.used,
-        "memory_total_bytes": None if memory is None else memory.total,
-        "utilisation_percent": known(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu),
-        "temperature_c": known(
-            lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
-        ),
-        "processes": [{"pid": p.pid, "memory_bytes": p.usedGpuMemory} for p in running],
-    }
