@@ -29,7 +29,7 @@ from headrace.errors import (
     SetupError,
 )
 from headrace.hookspecs import BatchRecord, BatchRequest
-from headrace_observe.probes.background import Aside
+from headrace_observe.probes.background import WorkerThread
 from headrace_observe.probes.recording import Recording
 from headrace_observe.probes.trace_events import (
     BatchHeard,
@@ -530,9 +530,9 @@ def test_a_trace_is_whole_however_soon_the_pipeline_has_to_be_closed(tmp_path, m
 
 def test_a_ctrl_c_while_the_file_is_written_leaves_it_whole():
     handled, last = [], threading.Event()
-    aside = Aside(handled.extend, last.set, name="test")
-    aside.leave(1)
-    thread, interrupts = aside._thread, [KeyboardInterrupt()]
+    worker = WorkerThread(handled.extend, last.set, name="test")
+    worker.put(1)
+    thread, interrupts = worker._thread, [KeyboardInterrupt()]
 
     class Interrupted:
         def join(self):
@@ -540,9 +540,9 @@ def test_a_ctrl_c_while_the_file_is_written_leaves_it_whole():
                 raise interrupts.pop()
             thread.join()
 
-    aside._thread = Interrupted()
+    worker._thread = Interrupted()
     with pytest.raises(KeyboardInterrupt):
-        aside.finish()
+        worker.finish()
     assert (handled, last.is_set()) == ([1], True)
 
 

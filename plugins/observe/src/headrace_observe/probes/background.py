@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["MOST_PENDING", "Aside"]
+__all__ = ["MOST_PENDING", "WorkerThread"]
 
 T = TypeVar("T")
 
@@ -24,7 +24,7 @@ _AT_ONCE = 5_000
 """The most items that one call of ``handle`` gets."""
 
 
-class Aside(Generic[T]):
+class WorkerThread(Generic[T]):
     """A thread that handles items of other threads, in order.
 
     Args:
@@ -33,7 +33,7 @@ class Aside(Generic[T]):
         name: The name of the thread.
 
     Attributes:
-        append: Queues an item without waking the thread. Only for callers that call `leave` soon after. Like `leave`,
+        append: Queues an item without waking the thread. Only for callers that call `put` soon after. Like `put`,
             it raises the error that has ended the thread, once.
     """
 
@@ -45,7 +45,7 @@ class Aside(Generic[T]):
         self._pending: deque[T] = deque(maxlen=MOST_PENDING)
         self.append: Callable[[T], object] = self._pending.append
         self._sleeps = False
-        # A signal handler may interrupt `leave` in this thread and call it again. An Event takes a lock that is not
+        # A signal handler may interrupt `put` in this thread and call it again. An Event takes a lock that is not
         # reentrant, so the second call would wait for the first for ever; `SimpleQueue.put` is reentrant.
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._ends = threading.Event()
@@ -53,7 +53,7 @@ class Aside(Generic[T]):
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def leave(self, thing: T) -> None:
+    def put(self, thing: T) -> None:
         """Queue an item for the thread; this costs about as much as appending it to a list."""
         self.append(thing)
         if self._sleeps:
@@ -84,8 +84,8 @@ class Aside(Generic[T]):
     def _run(self) -> None:
         try:
             while not self._ends.is_set():
-                # A race with a thread in `leave`. This thread sets `_sleeps` and then reads `_pending`; the other
-                # thread appends to `_pending` and then reads `_sleeps`. If `_sleeps` is set first, `leave` sees it and
+                # A race with a thread in `put`. This thread sets `_sleeps` and then reads `_pending`; the other
+                # thread appends to `_pending` and then reads `_sleeps`. If `_sleeps` is set first, `put` sees it and
                 # wakes this thread; if the append comes first, this thread finds `_pending` not empty.
                 self._sleeps = True
                 if not self._pending:

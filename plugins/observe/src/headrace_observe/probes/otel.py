@@ -17,7 +17,7 @@ import headrace
 from headrace.errors import code_of
 from headrace_observe.codes import bounded
 from headrace_observe.extras import library
-from headrace_observe.probes.background import MOST_PENDING, Aside
+from headrace_observe.probes.background import MOST_PENDING, WorkerThread
 from headrace_observe.probes.metrics import tables
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class OpenTelemetry:
         self._failed: deque[Exception] = deque(maxlen=_MOST_FAILED)
         self._looked = -_LOOK_S
         self._offset_ns = 0
-        self._aside: Aside[_Batch | _Request] | None = None
+        self._worker: WorkerThread[_Batch | _Request] | None = None
         if options.spans:
             name = "opentelemetry.trace.propagation.tracecontext"
             propagation = library(name, "otel", "the probe OpenTelemetry")
@@ -146,7 +146,7 @@ class OpenTelemetry:
                 "opentelemetry.context", "otel", "the probe OpenTelemetry"
             ).Context()
             self._tracer = self._api.get_tracer("headrace", headrace.__version__)
-            self._aside = Aside(self._make, lambda: None, name="headrace-opentelemetry")
+            self._worker = WorkerThread(self._make, lambda: None, name="headrace-opentelemetry")
             # The pipeline calls only methods that a probe has, so without spans these two cost nothing.
             self.batch_ran = self._batch_ran
             self.request_done = self._request_done
@@ -185,13 +185,13 @@ class OpenTelemetry:
         kept.update(current)
 
     def _batch_ran(self, record: BatchRecord) -> None:
-        if self._aside is None:
+        if self._worker is None:
             return
         number = next(self._numbers)
         failed = len(record.errors) - record.errors.count(None)
         parents = [_carried(entry.request) for entry in record.requests]
         about = (record.node, record.instance, record.started, record.ended)
-        self._aside.leave(
+        self._worker.put(
             _Batch(
                 *(number, *about, len(record.errors), record.weight),
                 *(failed, record.reason, parents),
@@ -206,12 +206,12 @@ class OpenTelemetry:
             early = self._early.pop(key, None)
             if early is not None:
                 self._ran.pop(key, None)
-                self._aside.leave(early._replace(batch=number))
+                self._worker.put(early._replace(batch=number))
 
     def _request_done(
         self, node: str, request: Any, started: float, ended: float, error: BaseException | None
     ) -> None:
-        if self._aside is None:
+        if self._worker is None:
             return
         key, code = (node, id(request)), None if error is None else code_of(error)
         heard = _Request(node, started, ended, code, _carried(request), None)
@@ -225,7 +225,7 @@ class OpenTelemetry:
         number, began = self._ran.pop(key, (None, started))
         if abandoned and (number is None or self._early.pop(key, None) is None):
             return
-        self._aside.leave(heard._replace(batch=number if began >= started else None))
+        self._worker.put(heard._replace(batch=number if began >= started else None))
         self._raise_failed()
 
     def _raise_failed(self) -> None:
@@ -239,10 +239,10 @@ class OpenTelemetry:
 
     def close(self) -> None:
         """Make the spans that are left."""
-        if self._aside is not None:
+        if self._worker is not None:
             for early in [*self._early.values()]:  # the pipeline has abandoned their batches
-                self._aside.append(early)
-            self._aside.finish()
+                self._worker.append(early)
+            self._worker.finish()
             self._raise_failed()
 
     # In the thread of the probe.
