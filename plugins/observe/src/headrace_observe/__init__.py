@@ -13,7 +13,7 @@ from headrace.lazy import lazy_names
 if TYPE_CHECKING:
     from headrace_observe.bench.benchmark import Benchmark
     from headrace_observe.bench.gpus import gpus
-    from headrace_observe.bench.inspecting import inspect
+    from headrace_observe.bench.one_backend import inspect
     from headrace_observe.bench.timer import Timer
     from headrace_observe.explain.causes import why
     from headrace_observe.logs import setup_logging
@@ -27,7 +27,7 @@ __version__ = "0.1.0"
 _HOME = {
     "bench.benchmark": "Benchmark",
     "bench.gpus": "gpus",
-    "bench.inspecting": "inspect",
+    "bench.one_backend": "inspect",
     "bench.timer": "Timer",
     "explain.causes": "why",
     "logs": "setup_logging",

@@ -25,7 +25,7 @@ from headrace_cli.for_plugins import (
     showing_progress,
     source_of,
 )
-from headrace_observe.certify.certifying import (
+from headrace_observe.certify.comparison import (
     Output,
     RowFailed,
     compare,

@@ -21,7 +21,8 @@ from headrace_cli.for_plugins import (
     printing_warnings,
     source_of,
 )
-from headrace_observe.bench.inspecting import inspect as inspected
+from headrace_observe.bench.one_backend import inspect as inspected
+from headrace_observe.commands.layered import layered
 from headrace_observe.commands.shared import (
     Inputs,
     RandomArrays,
@@ -32,7 +33,6 @@ from headrace_observe.commands.shared import (
     print_table,
     samples_of,
 )
-from headrace_observe.layered import layered
 
 __all__ = ["inspect"]
 

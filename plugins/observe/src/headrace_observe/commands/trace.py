@@ -32,8 +32,8 @@ from headrace_cli.for_plugins import (
     source_of,
 )
 from headrace_observe.codes import text_of
+from headrace_observe.commands.layered import layered
 from headrace_observe.commands.shared import print_document, print_failures, writable
-from headrace_observe.layered import layered
 from headrace_observe.probes.trace import Trace, UnhurriedTrace
 
 if TYPE_CHECKING:

@@ -33,6 +33,7 @@ from headrace_observe.bench.benchmark import LoadSpec, measure_loads
 from headrace_observe.bench.measurement import Plan, Point
 from headrace_observe.bench.plots import check_plot, frontier_panel, plot
 from headrace_observe.bench.rows import HEADINGS, load_name, result, row
+from headrace_observe.commands.layered import layered
 from headrace_observe.commands.shared import (
     Inputs,
     RandomArrays,
@@ -48,7 +49,6 @@ from headrace_observe.commands.shared import (
 from headrace_observe.environment import environment
 from headrace_observe.explain.cures import MOST
 from headrace_observe.files import write_text
-from headrace_observe.layered import layered
 from headrace_observe.memory import is_dump
 from headrace_observe.simulate.from_config import foretell, simulation_of
 from headrace_observe.tune.goals import read_goal
