@@ -35,7 +35,7 @@ from headrace_observe.bench.measurement import Plan, Point
 from headrace_observe.bench.plots import check_plot
 from headrace_observe.bench.rows import HEADINGS, load_name, row
 from headrace_observe.bench.samples import random_rows
-from headrace_observe.commands.shared import (
+from headrace_observe.commands.arguments import (
     Arrivals,
     Inputs,
     PlotOfLoads,
@@ -44,14 +44,16 @@ from headrace_observe.commands.shared import (
     check_outputs,
     loads_of,
     percent,
+    samples_of,
+    seconds_option,
+)
+from headrace_observe.commands.printing import (
     plot_loads,
     print_document,
     print_failures,
     print_missing_gpus,
     print_missing_psutil,
     print_table,
-    samples_of,
-    seconds_option,
 )
 from headrace_observe.environment import environment
 from headrace_observe.explain.cures import replay_of

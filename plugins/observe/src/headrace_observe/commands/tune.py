@@ -33,19 +33,17 @@ from headrace_observe.bench.benchmark import LoadSpec, measure_loads
 from headrace_observe.bench.measurement import Plan, Point
 from headrace_observe.bench.plots import check_plot, frontier_panel, plot
 from headrace_observe.bench.rows import HEADINGS, load_name, result, row
-from headrace_observe.commands.layered import layered
-from headrace_observe.commands.shared import (
+from headrace_observe.commands.arguments import (
     Inputs,
     RandomArrays,
     check_outputs,
     loads_of,
-    print_document,
-    print_missing_psutil,
-    print_table,
     samples_of,
     seconds_option,
     times_in,
 )
+from headrace_observe.commands.layered import layered
+from headrace_observe.commands.printing import print_document, print_missing_psutil, print_table
 from headrace_observe.environment import environment
 from headrace_observe.explain.cures import MOST
 from headrace_observe.files import write_text
