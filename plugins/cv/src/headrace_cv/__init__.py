@@ -46,11 +46,11 @@ __all__ = [
 ]
 
 _HOME = {
+    "files.headers": "ImageHeader check_image_file",
+    "files.image_files": "decode_image encode_image",
     "functions.boxes": "filter_detections nms",
     "functions.canvas": "letterbox_image",
     "functions.crops": "center_crop_image crop_image crop_quad",
-    "files.headers": "ImageHeader check_image_file",
-    "files.image_files": "decode_image encode_image",
     "functions.images": "convert_color resize_image",
     "functions.scores": "softmax top_k",
     "functions.tensors": "Normalization image_to_tensor tensor_to_image",

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from headrace.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from headrace_flow.again import Loop
     from headrace_flow.branching import HasKey, NotHasKey, Random
     from headrace_flow.caching.cache import Cache
     from headrace_flow.caching.once import Once
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
         When,
     )
     from headrace_flow.iterate import Iterate
+    from headrace_flow.loop import Loop
     from headrace_flow.policies.alike import Alike
     from headrace_flow.policies.budget import Budget
     from headrace_flow.queues import Observer, Queue, Recv, Send
@@ -79,16 +79,16 @@ __all__ = [
 ]
 
 _HOME = {
-    "again": "Loop",
-    "policies.alike": "Alike",
     "branching": "HasKey NotHasKey Random",
-    "policies.budget": "Budget",
     "caching.cache": "Cache",
+    "caching.once": "Once",
     "concurrency": "Concurrency",
     "conditions": "Condition ConditionPolicy Count Enough FreeInstances Idle Verdict Waited "
     "Weight When",
     "iterate": "Iterate",
-    "caching.once": "Once",
+    "loop": "Loop",
+    "policies.alike": "Alike",
+    "policies.budget": "Budget",
     "queues": "Observer Queue Recv Send",
     "repost": "Repost Restart",
     "script": "Script call part",

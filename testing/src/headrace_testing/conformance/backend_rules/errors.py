@@ -14,7 +14,7 @@ from headrace_testing.conformance.outcome import Broken, NotApplicable
 from headrace_testing.conformance.rule import Rule, rule
 from headrace_testing.conformance.subject import CHANGES_INPUTS, DISTINCT
 from headrace_testing.conformance.values import difference, kept, said
-from headrace_testing.conformance.wrong import (
+from headrace_testing.conformance.wrong_values import (
     Alien,
     foreign_dtypes,
     foreign_shapes,

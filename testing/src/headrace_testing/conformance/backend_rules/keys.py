@@ -10,7 +10,7 @@ from headrace_testing.conformance.rule import Rule, rule
 from headrace_testing.conformance.subject import DISTINCT
 from headrace_testing.conformance.values import kept
 from headrace_testing.conformance.watching import DECOY, WatchedRequest
-from headrace_testing.conformance.wrong import Alien
+from headrace_testing.conformance.wrong_values import Alien
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
