@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["apart", "beyond", "distance", "relative", "ulps"]
+__all__ = ["beyond", "difference", "distance", "relative", "ulps"]
 
 
-def apart(this: Any, other: Any, measure: Callable[[Any, Any], float]) -> float:
+def difference(this: Any, other: Any, measure: Callable[[Any, Any], float]) -> float:
     """Return the most that ``measure`` gives for the numbers of two values; infinite where they differ otherwise.
 
     Args:
@@ -34,7 +34,7 @@ def apart(this: Any, other: Any, measure: Callable[[Any, Any], float]) -> float:
     if isinstance(this, Mapping) and isinstance(other, Mapping):
         if this.keys() != other.keys():
             return inf
-        return max((apart(this[key], other[key], measure) for key in this), default=0.0)
+        return max((difference(this[key], other[key], measure) for key in this), default=0.0)
     ours, theirs = _numbers(this), _numbers(other)
     if ours is not None and theirs is not None:
         return measure(ours, theirs) if ours.shape == theirs.shape else inf

@@ -14,7 +14,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 import headrace
-from headrace_observe.certify.agreement import apart, beyond, distance, relative, ulps
+from headrace_observe.certify.agreement import beyond, difference, distance, relative, ulps
 from headrace_observe.codes import text_of
 
 if TYPE_CHECKING:
@@ -276,8 +276,8 @@ def _distances(alone: Mapping[str, Any], got: Mapping[str, Any]) -> dict[str, tu
     found = {}
     for name in {**got, **alone}:
         pair = got.get(name, _MISSING), alone.get(name, _MISSING)
-        far = apart(*pair, ulps)
-        found[name] = (far, apart(*pair, relative) if far else 0.0)
+        far = difference(*pair, ulps)
+        found[name] = (far, difference(*pair, relative) if far else 0.0)
     return found
 
 
@@ -312,9 +312,9 @@ def compare_reference(
         differing, most, part = [], 0.0, 0.0
         for number, (ours, theirs) in enumerate(zip(alone, told, strict=True)):
             pair = ours.get(name, _MISSING), theirs.get(name, _MISSING)
-            most = max(most, apart(*pair, distance))
-            part = max(part, apart(*pair, relative))
-            if apart(*pair, near) > 1:
+            most = max(most, difference(*pair, distance))
+            part = max(part, difference(*pair, relative))
+            if difference(*pair, near) > 1:
                 differing.append(number)
         outputs[name].reference = {
             "agrees": not differing,
