@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, FiniteFloat
 
 import headrace
-from headrace_cv.limits import MAX_PIXELS, MAX_SIDE
+from headrace_cv.functions.limits import MAX_PIXELS, MAX_SIDE
 
 __all__ = ["ImageOptions", "Interpolation", "PerChannel", "Side", "check_made"]
 

@@ -47,7 +47,7 @@ class Softmax(PerImage):
 
     def build(self, options: Any) -> Callable[[Request], None]:
         """Compute the probabilities of one request."""
-        from headrace_cv.scores import softmax
+        from headrace_cv.functions.scores import softmax
 
         return of_data(softmax, self.expected)
 
@@ -92,7 +92,7 @@ class TopK(PerImage):
 
     def build(self, options: Any) -> Callable[[Request], None]:
         """Read the names, and name the best classes of one request."""
-        from headrace_cv.scores import top_k
+        from headrace_cv.functions.scores import top_k
 
         labels = options.labels
         if isinstance(labels, Path):

@@ -78,7 +78,7 @@ class CvtColorMat(PerImage):
 
     def build(self, options: Any) -> Callable[[Request], None]:
         """Convert one image from the colour named by its request."""
-        from headrace_cv.images import color_converter
+        from headrace_cv.functions.images import color_converter
 
         expected, target = self.expected, options.color
         convert = color_converter(target, options.max_pixels)

@@ -41,7 +41,7 @@ class _Crop(PerImage):
         `as_image` checks the image first. So an `InputError` without a key is about the place, and
         gets its key.
         """
-        from headrace_cv.images import as_image
+        from headrace_cv.functions.images import as_image
 
         key, max_pixels = options.key, options.max_pixels
         expected, expected_place = self.expected, self.expected_place
@@ -105,7 +105,7 @@ class CropMat(_Crop):
 
     def cutter(self, options: Any) -> Callable[[Any, Any], Any]:
         """Return `headrace_cv.crop_image` with the options filled in."""
-        from headrace_cv.crops import crop_image
+        from headrace_cv.functions.crops import crop_image
 
         own = options.model_dump(include={"outside", "fill_value", "max_pixels"})
         return functools.partial(crop_image, **own)
@@ -156,7 +156,7 @@ class CenterCropMat(PerImage):
 
     def build(self, options: Any) -> Callable[[Request], None]:
         """Cut the middle out of one image."""
-        from headrace_cv.crops import center_crop_image
+        from headrace_cv.functions.crops import center_crop_image
 
         own = options.model_dump(include={"fill_value", "max_pixels"})
         own |= {"height": options.crop_h, "width": options.crop_w}
@@ -227,7 +227,7 @@ class PerspectiveCropMat(_Crop):
 
     def cutter(self, options: Any) -> Callable[[Any, Any], Any]:
         """Return `headrace_cv.crop_quad` with the options filled in."""
-        from headrace_cv.crops import crop_quad
+        from headrace_cv.functions.crops import crop_quad
 
         own = options.model_dump(include={"rotate_upright", "interpolation", "max_pixels"})
         return functools.partial(crop_quad, height=options.crop_h, width=options.crop_w, **own)

@@ -86,7 +86,7 @@ class DecodeMat(PerImage):
 
     def decoder(self, options: Any) -> Callable[[Any], Any]:
         """Return a function that decodes a file."""
-        from headrace_cv.image_files import file_of_base64, image_decoder
+        from headrace_cv.files.image_files import file_of_base64, image_decoder
 
         names = set(DecodeMat.Options.model_fields) - {"encoding"}
         image_of = image_decoder(**options.model_dump(include=names))

@@ -92,7 +92,7 @@ class Decode2Tensor(DecodeMat):
         """Decode one file, and make a tensor of its picture."""
         import cv2
 
-        from headrace_cv.tensors import Normalization, blob_params
+        from headrace_cv.functions.tensors import Normalization, blob_params
 
         decode = self.decoder(options)
         about = blob_params(Normalization(options.scale, options.mean, options.std), 3)

@@ -70,6 +70,6 @@ class NMS(PerImage):
 
     def build(self, options: Any) -> Callable[[Request], None]:
         """Keep the best rows of one request."""
-        from headrace_cv.boxes import filter_detections
+        from headrace_cv.functions.boxes import filter_detections
 
         return of_data(functools.partial(filter_detections, **options.model_dump()), self.expected)

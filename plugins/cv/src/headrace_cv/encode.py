@@ -62,7 +62,7 @@ class EncodeMat(PerImage):
 
     def build(self, options: Any) -> Callable[[Request], None]:
         """Encode one image of the colour named by its request."""
-        from headrace_cv.image_files import encode_image
+        from headrace_cv.files.image_files import encode_image
 
         expected, form = self.expected, options.format
         quality, max_pixels = options.quality, options.max_pixels

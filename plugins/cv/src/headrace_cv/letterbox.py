@@ -74,7 +74,7 @@ class LetterBoxMat(PerImage):
 
     def build(self, options: Any) -> Callable[[Request], None]:
         """Fit one image, and record its position in the canvas."""
-        from headrace_cv.canvas import letterbox_image
+        from headrace_cv.functions.canvas import letterbox_image
 
         expected = self.expected
         own = options.model_dump(include={"fill_value", "enlarge", "interpolation", "max_pixels"})
@@ -153,7 +153,7 @@ class UnletterBox(PerImage):
 
     def build(self, options: Any) -> Callable[[Request], None]:
         """Map the boxes of one request by the transform under its key ``letterbox``."""
-        from headrace_cv.transforms import LetterBoxTransform, boxes_to_image
+        from headrace_cv.functions.transforms import LetterBoxTransform, boxes_to_image
 
         expected, clip = self.expected, options.clip
         wanted = "a LetterBoxTransform, as LetterBoxMat and TopLeftResizeMat write it"

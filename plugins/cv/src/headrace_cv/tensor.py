@@ -152,7 +152,7 @@ class Mat2Tensor(PerImage):
 
     def build(self, options: Any) -> Callable[[Request], None]:
         """Turn one image into a tensor."""
-        from headrace_cv.tensors import Normalization, tensor_maker
+        from headrace_cv.functions.tensors import Normalization, tensor_maker
 
         normalization = Normalization(options.scale, options.mean, options.std)
         turned = tensor_maker(normalization, options.axes, options.max_pixels)
@@ -211,7 +211,7 @@ class Tensor2Mat(PerImage):
 
     def build(self, options: Any) -> Callable[[Request], None]:
         """Turn one tensor into an image."""
-        from headrace_cv.tensors import Normalization, tensor_to_image
+        from headrace_cv.functions.tensors import Normalization, tensor_to_image
 
         normalization = Normalization(options.scale, options.mean, options.std).inverse()
         own = options.model_dump(include={"axes", "max_pixels"})
