@@ -31,7 +31,7 @@ from headrace_torch import loading, memory, packages, running, warming
 from headrace_torch.loading import kind_of
 from headrace_torch.module import TorchModule
 from headrace_torch.place import Place
-from headrace_torch.signature import Port, Signature
+from headrace_torch.requests.signature import Port, Signature
 
 HERE = f"{__name__}:"
 

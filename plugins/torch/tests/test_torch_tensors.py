@@ -18,9 +18,9 @@ from headrace_torch.geometry import PadTensor
 from headrace_torch.memory import unless_lost
 from headrace_torch.moving import CpuTensor, FixTensor, GpuTensor
 from headrace_torch.place import Passing, Place
+from headrace_torch.requests.tensors import as_tensor
 from headrace_torch.selection import ArgMaxTensor, IndexSelectTensor, SoftmaxTensor, TopKTensor
 from headrace_torch.streams import StreamPool, SyncTensor
-from headrace_torch.tensors import as_tensor
 
 
 class ByDlpack:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     )
     from headrace_torch.loading import Model, load_model
     from headrace_torch.normalization import Normalization
-    from headrace_torch.tensors import as_tensor
+    from headrace_torch.requests.tensors import as_tensor
 
 __version__ = "0.1.0"
 
@@ -41,7 +41,7 @@ _HOME = {
     "images": "convert_color crop_image pad_image resize_image",
     "loading": "Model load_model",
     "normalization": "Normalization",
-    "tensors": "as_tensor",
+    "requests.tensors": "as_tensor",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOME)

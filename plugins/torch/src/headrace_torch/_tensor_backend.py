@@ -10,8 +10,8 @@ import headrace
 from headrace.errors import InputError, InstanceLostError
 from headrace_tensors import enter
 from headrace_tensors.devices import Devices, check_devices, hands_on
-from headrace_torch._each import each_holds, of_each, put_in_each
-from headrace_torch.rows import Row
+from headrace_torch.requests.each import each_holds, of_each, put_in_each
+from headrace_torch.requests.rows import Row
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -165,7 +165,7 @@ class Given(NamedTuple):
 
 def _with_own_shape(error: Exception, given: Given) -> Exception:
     """Make an InputError show the tensor of the request, without the batch axis that was added to a sample."""
-    from headrace_torch.tensors import described
+    from headrace_torch.requests.tensors import described
 
     shown = isinstance(error, InputError) and error.got == described(given.tensor)
     if isinstance(error, InputError) and shown and given.sample:
@@ -222,7 +222,7 @@ class PerTensor(TensorBackend):
 
     def init(self, options: Any, context: InitContext) -> None:
         """Import the modules that read tensors."""
-        from headrace_torch import items, tensors
+        from headrace_torch.requests import items, tensors
 
         self._items, self._tensors = items, tensors
         super().init(options, context)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from typing_extensions import NotRequired  # noqa: TC002 - read from the annotations of `_Whole`
 
 from headrace.errors import InputError
-from headrace_torch._each import any_has, each_holds, put_in_each
 from headrace_torch._tensor_backend import TensorBackend, read_key
+from headrace_torch.requests.each import any_has, each_holds, put_in_each
 
 if TYPE_CHECKING:
     import torch
@@ -69,8 +69,8 @@ class CatTensor(TensorBackend):
 
     def _one_by_one(self, batch: list[Request]) -> list[Exception | None] | None:
         from headrace_tensors import Item
-        from headrace_torch.items import as_rows, joined, refuse_ragged
-        from headrace_torch.tensors import input_tensor
+        from headrace_torch.requests.items import as_rows, joined, refuse_ragged
+        from headrace_torch.requests.tensors import input_tensor
 
         outcomes: list[Exception | None] = [None] * len(batch)
         items: dict[int, Item] = {}
@@ -123,7 +123,7 @@ class ContiguousTensor(TensorBackend):
 
     def run(self, batch: list[Request]) -> list[Exception | None] | None:
         """Copy the tensors that are not contiguous."""
-        from headrace_torch.tensors import ARRAY, input_tensor
+        from headrace_torch.requests.tensors import ARRAY, input_tensor
 
         outcomes: list[Exception | None] = [None] * len(batch)
         for index, request in enumerate(batch):
@@ -240,7 +240,7 @@ class SplitTensor(TensorBackend):
         return begin, end, sample
 
     def _rows(self, value: Any, place: tuple[int, int, bool], total: int | None) -> torch.Tensor:
-        from headrace_torch.tensors import input_tensor, refused
+        from headrace_torch.requests.tensors import input_tensor, refused
 
         begin, end, sample = place
         whole = input_tensor(value, self._place, "data", "a tensor [N, ...]")

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from headrace_tensors import Item
     from headrace_torch.place import Place
+    from headrace_torch.requests.signature import Signature
     from headrace_torch.running import Runner
-    from headrace_torch.signature import Signature
 
     Row = tuple[torch.Tensor, ...]
 

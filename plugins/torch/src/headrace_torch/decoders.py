@@ -9,7 +9,7 @@ import torch
 from headrace.errors import InputError, MissingDependencyError, is_out_of_memory
 from headrace.plugins import library
 from headrace_torch.memory import is_lost
-from headrace_torch.tensors import as_tensor
+from headrace_torch.requests.tensors import as_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from headrace.errors import BackendError
-from headrace_torch.items import as_rows
-from headrace_torch.tensors import as_tensor, refused
+from headrace_torch.requests.items import as_rows
+from headrace_torch.requests.tensors import as_tensor, refused
 from headrace_torch.transfer import moved_in
 
 if TYPE_CHECKING:

@@ -57,7 +57,7 @@ def _numbers(
         InputError: ``value`` is something else, has fewer numbers (or, if ``exactly``, more), or one that is not
             finite.
     """
-    from headrace_torch.tensors import plain_numbers
+    from headrace_torch.requests.tensors import plain_numbers
 
     listed = plain_numbers(value)
     if listed is not None and (len(listed) == count if exactly else len(listed) >= count):

@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional
 
 from headrace.errors import InputError
-from headrace_torch.tensors import described
+from headrace_torch.requests.tensors import described
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

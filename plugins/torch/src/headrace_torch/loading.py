@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from headrace.errors import SetupError
 from headrace_torch.packages import layouts_of, signature_of
-from headrace_torch.signature import Port, Signature, lengths_of, names_of
+from headrace_torch.requests.signature import Port, Signature, lengths_of, names_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

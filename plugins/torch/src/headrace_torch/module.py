@@ -76,11 +76,12 @@ class TorchModule(TensorBackend):
         """Load the model, or take the node's shared model."""
         import torch
 
-        from headrace_torch import running, signature
+        from headrace_torch import running
         from headrace_torch.adapter import TorchAdapter, alike_tensors, unlike_first
         from headrace_torch.devices import device_name
-        from headrace_torch.items import Reader
-        from headrace_torch.tensors import dtype_name
+        from headrace_torch.requests import signature
+        from headrace_torch.requests.items import Reader
+        from headrace_torch.requests.tensors import dtype_name
 
         if options.module is not None and not context.allow_import:
             raise SetupError(
@@ -210,7 +211,7 @@ class TorchModule(TensorBackend):
         import torch
 
         from headrace_torch.fixing import WAITING
-        from headrace_torch.tensors import dtype_name
+        from headrace_torch.requests.tensors import dtype_name
 
         inputs: dict[str, dict[str, Any]] = {}
         for port in self._signature.inputs:
@@ -229,7 +230,7 @@ class TorchModule(TensorBackend):
     def warm_up(self) -> None:
         """Run, or capture, each batch size once, if the shapes of the inputs are known."""
         from headrace_torch.comparing import warn_of_batch_dependence
-        from headrace_torch.tensors import as_tensor
+        from headrace_torch.requests.tensors import as_tensor
         from headrace_torch.warming import warm
 
         path, real = self._options.warm_up_input, None
@@ -343,7 +344,7 @@ class TorchModule(TensorBackend):
             whole = self._place.stacked(batch)
         if whole is None:
             return None, False
-        from headrace_torch.items import fits
+        from headrace_torch.requests.items import fits
 
         return (whole if fits(whole, self._signature.inputs[0], self._dtype) else None), new
 

@@ -8,9 +8,9 @@ from pydantic import Field, model_validator
 
 import headrace
 from headrace.errors import InputError
-from headrace_torch._each import any_has, of_each, put_in_each
 from headrace_torch._fields import DtypeName, Shapes
 from headrace_torch._tensor_backend import TensorBackend, read_key
+from headrace_torch.requests.each import any_has, of_each, put_in_each
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,7 +65,7 @@ class GpuTensor(TensorBackend):
 
     def run(self, batch: list[Request]) -> list[Exception | None] | None:
         """Move the arrays that are not on the device yet."""
-        from headrace_torch.tensors import ARRAY, as_tensor
+        from headrace_torch.requests.tensors import ARRAY, as_tensor
         from headrace_torch.transfer import moved_in, moved_together
 
         if len(batch) > 1 and not any_has(batch, "request_size"):
@@ -143,7 +143,7 @@ class CpuTensor(TensorBackend):
 
     def run(self, batch: list[Request]) -> list[Exception | None] | None:
         """Copy the tensors that are not on the CPU yet, device by device."""
-        from headrace_torch.tensors import ARRAY, as_tensor
+        from headrace_torch.requests.tensors import ARRAY, as_tensor
 
         whole = self._place.carried(batch)
         if whole is not None and self._rows_back(batch, whole):

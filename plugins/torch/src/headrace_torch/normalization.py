@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from headrace.errors import InputError
-from headrace_torch.tensors import described
+from headrace_torch.requests.tensors import described
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from headrace.errors import SetupError
-from headrace_torch.signature import Port, Signature
+from headrace_torch.requests.signature import Port, Signature
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from headrace_torch.items import joined
+from headrace_torch.requests.items import joined
 from headrace_torch.transfer import moved_in
 from headrace_torch.warming import inputs_of
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from headrace_tensors import Item
     from headrace_torch.place import Place
+    from headrace_torch.requests.signature import Port, Signature
     from headrace_torch.running import Runner
-    from headrace_torch.signature import Port, Signature
 
 __all__ = ["gathered", "runs_of_lengths"]
 

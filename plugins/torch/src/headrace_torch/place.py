@@ -18,8 +18,6 @@ import numpy as np
 import torch
 
 from headrace_tensors import DeviceArray, marks_of
-from headrace_torch._each import any_has, each_holds, of_each, put_in_each
-from headrace_torch.arrays import is_dense, stacked_arrays
 from headrace_torch.devices import check_device, wait_for_device
 from headrace_torch.memory import (
     LivePlaces,
@@ -28,7 +26,9 @@ from headrace_torch.memory import (
     is_lost,
 )
 from headrace_torch.own_stream import OwnStream
-from headrace_torch.rows import Handed
+from headrace_torch.requests.arrays import is_dense, stacked_arrays
+from headrace_torch.requests.each import any_has, each_holds, of_each, put_in_each
+from headrace_torch.requests.rows import Handed
 from headrace_torch.threads import limit_torch_threads
 from headrace_torch.waiting import Waiting
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from headrace.keys import Request
     from headrace_tensors import DeviceStream
     from headrace_tensors.entering import AnyMark
-    from headrace_torch.rows import Row
+    from headrace_torch.requests.rows import Row
 
 __all__ = ["INFERENCE", "Passing", "Place", "place_of", "places_of"]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from headrace_torch.own_stream import OwnStream
-from headrace_torch.rows import Row
+from headrace_torch.requests.rows import Row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

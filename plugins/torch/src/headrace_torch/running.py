@@ -12,7 +12,6 @@ import torch
 
 from headrace.errors import BackendError, SetupError, is_out_of_memory
 from headrace_torch.graphs import Graphs
-from headrace_torch.items import halves
 from headrace_torch.loading import first_line
 from headrace_torch.memory import (
     as_backend_error,
@@ -20,7 +19,8 @@ from headrace_torch.memory import (
     is_lost,
     without_frames,
 )
-from headrace_torch.signature import named_outputs
+from headrace_torch.requests.items import halves
+from headrace_torch.requests.signature import named_outputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

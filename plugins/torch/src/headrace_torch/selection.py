@@ -41,7 +41,7 @@ class _AlongDim(PerTensor):
 
     def check(self, rows: torch.Tensor) -> None:
         """Refuse samples without the axis or with a shorter axis, and other dtypes."""
-        from headrace_torch.tensors import refused
+        from headrace_torch.requests.tensors import refused
 
         axes, dim = rows.ndim - 1, self._options.dim
         if not -axes <= dim < axes:
@@ -256,7 +256,7 @@ class IndexSelectTensor(_AlongDim):
     def build(self, options: Any, context: InitContext) -> None:
         """Keep the options. Indices are put onto the device once."""
         super().build(options, context)
-        from headrace_torch.tensors import plain_numbers
+        from headrace_torch.requests.tensors import plain_numbers
 
         self.how_key, self._listed = options.key, plain_numbers
         self._indices: dict[Hashable, torch.Tensor] = {}

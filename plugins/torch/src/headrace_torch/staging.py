@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from headrace_torch.arrays import are_alike, gather, torch_dtype
+from headrace_torch.requests.arrays import are_alike, gather, torch_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

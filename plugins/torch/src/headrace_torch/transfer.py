@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from headrace_torch.tensors import refused
+from headrace_torch.requests.tensors import refused
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

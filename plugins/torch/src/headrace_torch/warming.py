@@ -16,15 +16,15 @@ from headrace_torch.memory import (
     is_lost,
     without_frames,
 )
-from headrace_torch.signature import Port
+from headrace_torch.requests.signature import Port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from headrace_tensors import Item
     from headrace_torch.place import Place
+    from headrace_torch.requests.signature import Signature
     from headrace_torch.running import Runner
-    from headrace_torch.signature import Signature
 
 __all__ = ["inputs_of", "warm"]
 

@@ -9,7 +9,7 @@ import torch
 
 from headrace.errors import InputError
 from headrace_tensors import refuse_masked
-from headrace_torch.arrays import is_dense
+from headrace_torch.requests.arrays import is_dense
 
 if TYPE_CHECKING:
     from headrace_torch.place import Place

@@ -9,16 +9,16 @@ import torch
 import headrace_tensors as tensors
 from headrace.errors import InputError
 from headrace_tensors import Item, padded_shape, padding_fits
-from headrace_torch.python_numbers import PLAIN, tensor_of_numbers
-from headrace_torch.rows import Row
-from headrace_torch.signature import Port
-from headrace_torch.tensors import described, dtype_name, input_tensor, refused
+from headrace_torch.requests.python_numbers import PLAIN, tensor_of_numbers
+from headrace_torch.requests.rows import Row
+from headrace_torch.requests.signature import Port
+from headrace_torch.requests.tensors import described, dtype_name, input_tensor, refused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from headrace_torch.place import Place
-    from headrace_torch.signature import Signature
+    from headrace_torch.requests.signature import Signature
 
 __all__ = ["Reader", "as_rows", "fits", "halves", "joined", "refuse_ragged"]
 

@@ -10,7 +10,7 @@ import torch
 from headrace.errors import InputError
 
 if TYPE_CHECKING:
-    from headrace_torch.signature import Port
+    from headrace_torch.requests.signature import Port
 
 __all__ = ["PLAIN", "tensor_of_numbers"]
 

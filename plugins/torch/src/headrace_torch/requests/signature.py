@@ -10,7 +10,7 @@ import torch
 import headrace_tensors as tensors
 from headrace.errors import BackendError, SetupError, among
 from headrace_tensors import refuse_two_batches, refuse_unknown
-from headrace_torch.tensors import dtype_name
+from headrace_torch.requests.tensors import dtype_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
