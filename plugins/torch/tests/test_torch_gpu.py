@@ -139,7 +139,7 @@ def test_a_stream_that_another_plugin_made_first_is_used():
 
 @pytest.mark.parametrize("sync", ["", ",SyncTensor", ",SyncTensor[SoftmaxTensor]"])
 def test_a_batch_is_waited_for_once(sync, monkeypatch):
-    from headrace_torch.place import Place
+    from headrace_torch.devices.place import Place
 
     waited = []
     real = torch.cuda.Event.synchronize

@@ -27,10 +27,11 @@ from headrace.errors import (
     RequestsFailed,
     SetupError,
 )
-from headrace_torch import loading, memory, packages, running, warming
+from headrace_torch import loading, packages, running, warming
+from headrace_torch.devices import memory
+from headrace_torch.devices.place import Place
 from headrace_torch.loading import kind_of
 from headrace_torch.module import TorchModule
-from headrace_torch.place import Place
 from headrace_torch.requests.signature import Port, Signature
 
 HERE = f"{__name__}:"
@@ -1154,7 +1155,7 @@ def test_closing_in_mid_batch_answers_everybody():
 
 
 def test_threads_are_set_once_for_the_process(bench, monkeypatch):
-    from headrace_torch import threads
+    from headrace_torch.devices import threads
 
     calls = []
     monkeypatch.setattr(threads, "_limited", None)

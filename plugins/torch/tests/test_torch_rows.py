@@ -12,11 +12,11 @@ import headrace
 from headrace.errors import InputError
 from headrace_tensors import DeviceArray, dlpack
 from headrace_tensors.device_arrays import StreamRef
-from headrace_torch.place import Place
-from headrace_torch.pool import _tensors_in
+from headrace_torch.devices.place import Place
+from headrace_torch.devices.pool import _tensors_in
+from headrace_torch.devices.staging import Staging
+from headrace_torch.devices.waiting import SHORT_S, Waiting
 from headrace_torch.requests.arrays import gather
-from headrace_torch.staging import Staging
-from headrace_torch.waiting import SHORT_S, Waiting
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from headrace import InitContext
     from headrace.keys import Request
-    from headrace_torch.place import Place
+    from headrace_torch.devices.place import Place
 
 __all__ = ["Given", "OnPlace", "PerImage", "PerTensor", "TensorBackend", "read_key"]
 
@@ -70,7 +70,7 @@ class OnPlace(headrace.Backend):
 
     def init(self, options: Any, context: InitContext) -> None:
         """Import torch, and take the place of the instance."""
-        from headrace_torch.place import INFERENCE, place_of
+        from headrace_torch.devices.place import INFERENCE, place_of
 
         self._place = place_of(context, self.chosen_device(context))
         self._inference = INFERENCE
@@ -116,7 +116,7 @@ class TensorBackend(OnPlace, ABC):
         behind = context.expression.followed_by
         self._hands_on = behind is not None and issubclass(behind, TensorBackend)
         if context.span is not None:
-            from headrace_torch.device_spans import spans_of
+            from headrace_torch.devices.spans import spans_of
 
             spans = spans_of(context, self._place)
             if spans is not None:
@@ -142,7 +142,7 @@ class TensorBackend(OnPlace, ABC):
 
     def failure(self, error: Exception) -> Exception:
         """Return the error for a request; it says so if memory ran out, or if the device is lost."""
-        from headrace_torch.memory import as_backend_error
+        from headrace_torch.devices.memory import as_backend_error
 
         return as_backend_error(error, self._place.device)
 

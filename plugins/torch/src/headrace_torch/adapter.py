@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from headrace.errors import BackendError, InputError
     from headrace_tensors import Item, Padding
-    from headrace_torch.place import Place
+    from headrace_torch.devices.place import Place
     from headrace_torch.requests.signature import Signature
     from headrace_torch.running import Runner
 

@@ -9,7 +9,7 @@ import torch
 
 from headrace.errors import is_out_of_memory
 from headrace_tensors import compare_rows, sizes_to_compare
-from headrace_torch.memory import is_lost
+from headrace_torch.devices.memory import is_lost
 from headrace_torch.warming import inputs_of
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headrace_tensors import Item
-    from headrace_torch.place import Place
+    from headrace_torch.devices.place import Place
     from headrace_torch.requests.signature import Signature
     from headrace_torch.running import Runner
 

@@ -8,13 +8,13 @@ import torch
 
 from headrace.errors import InputError, MissingDependencyError, is_out_of_memory
 from headrace.plugins import library
-from headrace_torch.memory import is_lost
+from headrace_torch.devices.memory import is_lost
 from headrace_torch.requests.tensors import as_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace_torch.place import Place
+    from headrace_torch.devices.place import Place
 
 __all__ = ["Decoder", "upright"]
 

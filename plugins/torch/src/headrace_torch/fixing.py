@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from headrace.errors import BackendError
+from headrace_torch.devices.transfer import moved_in
 from headrace_torch.requests.items import as_rows
 from headrace_torch.requests.tensors import as_tensor, refused
-from headrace_torch.transfer import moved_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from headrace_torch.place import Place
+    from headrace_torch.devices.place import Place
 
 __all__ = ["WAITING", "Target", "fixed", "target_of"]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from headrace.errors import SetupError
-from headrace_torch.memory import allocator_quiet, unless_lost, without_frames
+from headrace_torch.devices.memory import allocator_quiet, unless_lost, without_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -78,7 +78,7 @@ class TorchModule(TensorBackend):
 
         from headrace_torch import running
         from headrace_torch.adapter import TorchAdapter, alike_tensors, unlike_first
-        from headrace_torch.devices import device_name
+        from headrace_torch.devices.names import device_name
         from headrace_torch.requests import signature
         from headrace_torch.requests.items import Reader
         from headrace_torch.requests.tensors import dtype_name

@@ -54,7 +54,7 @@ class GpuTensor(TensorBackend):
 
     def build(self, options: Any, context: InitContext) -> None:
         """Prepare the memory for copies."""
-        from headrace_torch.staging import Staging
+        from headrace_torch.devices.staging import Staging
 
         self._staging = Staging(self._place)
 
@@ -65,8 +65,8 @@ class GpuTensor(TensorBackend):
 
     def run(self, batch: list[Request]) -> list[Exception | None] | None:
         """Move the arrays that are not on the device yet."""
+        from headrace_torch.devices.transfer import moved_in, moved_together
         from headrace_torch.requests.tensors import ARRAY, as_tensor
-        from headrace_torch.transfer import moved_in, moved_together
 
         if len(batch) > 1 and not any_has(batch, "request_size"):
             rows = self._staging.moved_arrays(of_each(batch, "data"))
@@ -131,7 +131,7 @@ class CpuTensor(TensorBackend):
 
     def build(self, options: Any, context: InitContext) -> None:
         """Keep the kind, and prepare the memory for copies."""
-        from headrace_torch.staging import Staging
+        from headrace_torch.devices.staging import Staging
 
         self._numpy = options.numpy
         self._staging = Staging(self._place)
@@ -196,12 +196,12 @@ class CpuTensor(TensorBackend):
                 found[index][name] = tensor
 
     def _back(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        from headrace_torch.transfer import copied_back
+        from headrace_torch.devices.transfer import copied_back
 
         return copied_back(tensors, self._place.beside(tensors[0].device))
 
     def _result(self, parts: dict[str, torch.Tensor]) -> Any:
-        from headrace_torch.transfer import as_numpy
+        from headrace_torch.devices.transfer import as_numpy
 
         arrays = {name: as_numpy(part) if self._numpy else part for name, part in parts.items()}
         return arrays[""] if list(arrays) == [""] else arrays

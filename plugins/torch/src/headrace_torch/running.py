@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import torch
 
 from headrace.errors import BackendError, SetupError, is_out_of_memory
-from headrace_torch.graphs import Graphs
-from headrace_torch.loading import first_line
-from headrace_torch.memory import (
+from headrace_torch.devices.memory import (
     as_backend_error,
     give_back_memory,
     is_lost,
     without_frames,
 )
+from headrace_torch.graphs import Graphs
+from headrace_torch.loading import first_line
 from headrace_torch.requests.items import halves
 from headrace_torch.requests.signature import named_outputs
 

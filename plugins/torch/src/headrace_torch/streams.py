@@ -47,7 +47,7 @@ class SyncTensor(OnPlace):
 
     def build(self, options: Any, context: InitContext) -> None:
         """Keep the child, and a function for all places of the instance, also later ones."""
-        from headrace_torch.place import places_of
+        from headrace_torch.devices.place import places_of
 
         self._child: Backend | None = context.children[0] if context.children else None
         if self._child is not None:
@@ -112,7 +112,7 @@ class StreamPool(OnPlace):
         (self._child,) = context.children
         self._streams: Any = None
         if self._place.stream is not None:
-            from headrace_torch.pool import SharedStreams
+            from headrace_torch.devices.pool import SharedStreams
 
             ordinal = self._place.device.index
             key = ("headrace_torch.streams", ordinal, options.max)

@@ -9,20 +9,20 @@ import torch
 
 from headrace.errors import BackendError, SetupError, is_out_of_memory
 from headrace_tensors import refuse_two_batches
-from headrace_torch.graphs import sizes_to_capture
-from headrace_torch.loading import first_line
-from headrace_torch.memory import (
+from headrace_torch.devices.memory import (
     give_back_memory,
     is_lost,
     without_frames,
 )
+from headrace_torch.graphs import sizes_to_capture
+from headrace_torch.loading import first_line
 from headrace_torch.requests.signature import Port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from headrace_tensors import Item
-    from headrace_torch.place import Place
+    from headrace_torch.devices.place import Place
     from headrace_torch.requests.signature import Signature
     from headrace_torch.running import Runner
 

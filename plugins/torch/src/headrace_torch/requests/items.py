@@ -17,7 +17,7 @@ from headrace_torch.requests.tensors import described, dtype_name, input_tensor,
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from headrace_torch.place import Place
+    from headrace_torch.devices.place import Place
     from headrace_torch.requests.signature import Signature
 
 __all__ = ["Reader", "as_rows", "fits", "halves", "joined", "refuse_ragged"]

@@ -12,7 +12,7 @@ from headrace_tensors import refuse_masked
 from headrace_torch.requests.arrays import is_dense
 
 if TYPE_CHECKING:
-    from headrace_torch.place import Place
+    from headrace_torch.devices.place import Place
 
 __all__ = [
     "ARRAY",

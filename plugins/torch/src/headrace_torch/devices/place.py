@@ -18,19 +18,19 @@ import numpy as np
 import torch
 
 from headrace_tensors import DeviceArray, marks_of
-from headrace_torch.devices import check_device, wait_for_device
-from headrace_torch.memory import (
+from headrace_torch.devices.memory import (
     LivePlaces,
     as_backend_error,
     give_back_memory,
     is_lost,
 )
-from headrace_torch.own_stream import OwnStream
+from headrace_torch.devices.names import check_device, wait_for_device
+from headrace_torch.devices.own_stream import OwnStream
+from headrace_torch.devices.threads import limit_torch_threads
+from headrace_torch.devices.waiting import Waiting
 from headrace_torch.requests.arrays import is_dense, stacked_arrays
 from headrace_torch.requests.each import any_has, each_holds, of_each, put_in_each
 from headrace_torch.requests.rows import Handed
-from headrace_torch.threads import limit_torch_threads
-from headrace_torch.waiting import Waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace import InitContext
-    from headrace_torch.place import Place
+    from headrace_torch.devices.place import Place
 
 __all__ = ["DeviceSpans", "spans_of"]
 

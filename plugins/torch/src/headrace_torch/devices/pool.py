@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from headrace_torch.own_stream import OwnStream
+from headrace_torch.devices.own_stream import OwnStream
 from headrace_torch.requests.rows import Row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from headrace.keys import Request
-    from headrace_torch.place import Place
+    from headrace_torch.devices.place import Place
 
 __all__ = ["SharedStreams"]
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from headrace_torch.place import Place
+    from headrace_torch.devices.place import Place
 
 __all__ = ["Staging"]
 

@@ -11,7 +11,7 @@ from headrace_torch.requests.tensors import refused
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace_torch.place import Place
+    from headrace_torch.devices.place import Place
 
 __all__ = ["as_numpy", "copied_back", "moved_in", "moved_together"]
 

@@ -6,7 +6,7 @@ import threading
 
 import torch
 
-from headrace_torch.memory import unless_lost
+from headrace_torch.devices.memory import unless_lost
 
 __all__ = ["OwnStream"]
 
