@@ -15,7 +15,7 @@ import torch
 
 import headrace
 from headrace.errors import BackendError, InputError, SetupError
-from headrace_torch.graphs import Graphs
+from headrace_torch.models.graphs import Graphs
 
 pytestmark = pytest.mark.gpu
 HERE = f"{__name__}:"

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from headrace.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from headrace_torch.graphs import Graphs
     from headrace_torch.images import (
         convert_color,
         crop_image,
         pad_image,
         resize_image,
     )
-    from headrace_torch.loading import Model, load_model
+    from headrace_torch.models.graphs import Graphs
+    from headrace_torch.models.loading import Model, load_model
     from headrace_torch.normalization import Normalization
     from headrace_torch.requests.tensors import as_tensor
 
@@ -37,9 +37,9 @@ __all__ = [
 ]
 
 _HOME = {
-    "graphs": "Graphs",
+    "models.graphs": "Graphs",
     "images": "convert_color crop_image pad_image resize_image",
-    "loading": "Model load_model",
+    "models.loading": "Model load_model",
     "normalization": "Normalization",
     "requests.tensors": "as_tensor",
 }

@@ -167,8 +167,8 @@ class NormalizeTensor(PerImage):
 
     def build(self, options: Any, context: InitContext) -> None:
         """Compute factor and offset, put them onto the device, and record mean and std for later elements."""
+        from headrace_torch.models.running import DTYPES
         from headrace_torch.normalization import Normalization
-        from headrace_torch.running import DTYPES
 
         if options.mean is not None or options.std is not None:
             # `Mat2Tensor` of headrace-cv records them too. The keys `mean` and `std` of a node may also reach a backend

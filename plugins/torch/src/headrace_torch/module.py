@@ -76,9 +76,9 @@ class TorchModule(TensorBackend):
         """Load the model, or take the node's shared model."""
         import torch
 
-        from headrace_torch import running
-        from headrace_torch.adapter import TorchAdapter, alike_tensors, unlike_first
         from headrace_torch.devices.names import device_name
+        from headrace_torch.models import running
+        from headrace_torch.models.adapter import TorchAdapter, alike_tensors, unlike_first
         from headrace_torch.requests import signature
         from headrace_torch.requests.items import Reader
         from headrace_torch.requests.tensors import dtype_name
@@ -168,7 +168,7 @@ class TorchModule(TensorBackend):
 
     def _shared(self, options: TorchModuleOptions, context: InitContext) -> Any:
         """Return the model on this device: shared by the node's instances, or this instance's alone."""
-        from headrace_torch.running import DTYPES, SharedModel, prepare_model
+        from headrace_torch.models.running import DTYPES, SharedModel, prepare_model
 
         device = self._place.device
         names = (options.module, repr(sorted(options.args.items())), tuple(sorted(options.inputs)))
@@ -197,7 +197,7 @@ class TorchModule(TensorBackend):
         return store.get_or_create(key, make)
 
     def _loaded(self, options: TorchModuleOptions, context: InitContext) -> Any:
-        from headrace_torch import loading, modules
+        from headrace_torch.models import loading, modules
 
         if options.model is not None:
             runners = context.instance_num if options.share_weights else 1
@@ -210,7 +210,7 @@ class TorchModule(TensorBackend):
         """Declare the model's inputs to earlier elements (FixTensor) in the scope, if all shapes are known."""
         import torch
 
-        from headrace_torch.fixing import WAITING
+        from headrace_torch.models.fixing import WAITING
         from headrace_torch.requests.tensors import dtype_name
 
         inputs: dict[str, dict[str, Any]] = {}
@@ -229,9 +229,9 @@ class TorchModule(TensorBackend):
 
     def warm_up(self) -> None:
         """Run, or capture, each batch size once, if the shapes of the inputs are known."""
-        from headrace_torch.comparing import warn_of_batch_dependence
+        from headrace_torch.models.comparing import warn_of_batch_dependence
+        from headrace_torch.models.warming import warm
         from headrace_torch.requests.tensors import as_tensor
-        from headrace_torch.warming import warm
 
         path, real = self._options.warm_up_input, None
         if path is not None:
@@ -267,7 +267,7 @@ class TorchModule(TensorBackend):
 
     def _prove_crops(self, real: Item | None) -> None:
         """Find how outputs follow unequal lengths, once for all instances."""
-        from headrace_torch.padding import runs_of_lengths
+        from headrace_torch.models.padding import runs_of_lengths
 
         ports = self._signature.inputs
         if self._runner.compiled or any(port.shape is None for port in ports):
@@ -308,7 +308,7 @@ class TorchModule(TensorBackend):
         whole, new = self._whole_of(batch)
         if whole is None:
             return False
-        from headrace_torch.running import run_or_failure
+        from headrace_torch.models.running import run_or_failure
 
         outputs = run_or_failure(
             lambda: self._runner.run((self._cast(whole),), len(batch), new=new), self._place.device

@@ -275,7 +275,7 @@ class FixTensor(TensorBackend):
         A `TorchModule` also calls `take_inputs` of the elements before it, because the scope keeps only the inputs of
         the first of two models.
         """
-        from headrace_torch import fixing
+        from headrace_torch.models import fixing
 
         self._fixing = fixing
         self._options = options

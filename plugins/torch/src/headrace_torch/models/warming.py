@@ -14,8 +14,8 @@ from headrace_torch.devices.memory import (
     is_lost,
     without_frames,
 )
-from headrace_torch.graphs import sizes_to_capture
-from headrace_torch.loading import first_line
+from headrace_torch.models.graphs import sizes_to_capture
+from headrace_torch.models.loading import first_line
 from headrace_torch.requests.signature import Port
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from headrace_tensors import Item
     from headrace_torch.devices.place import Place
+    from headrace_torch.models.running import Runner
     from headrace_torch.requests.signature import Signature
-    from headrace_torch.running import Runner
 
 __all__ = ["inputs_of", "warm"]
 

@@ -6,9 +6,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace_tensors import cropped, padded_shapes
-from headrace_torch.padding import gathered
+from headrace_torch.models.padding import gathered
+from headrace_torch.models.running import halved
 from headrace_torch.requests.items import refuse_ragged
-from headrace_torch.running import halved
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from headrace.errors import BackendError, InputError
     from headrace_tensors import Item, Padding
     from headrace_torch.devices.place import Place
+    from headrace_torch.models.running import Runner
     from headrace_torch.requests.signature import Signature
-    from headrace_torch.running import Runner
 
 __all__ = ["TorchAdapter", "alike_tensors", "unlike_first"]
 

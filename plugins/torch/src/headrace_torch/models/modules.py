@@ -14,7 +14,7 @@ import torch
 
 from headrace.errors import MissingDependencyError, PluginLoadError, SetupError, among
 from headrace.plugins import import_file
-from headrace_torch.loading import Model, first_line, kind_of
+from headrace_torch.models.loading import Model, first_line, kind_of
 from headrace_torch.requests.signature import Port, Signature
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from headrace_torch.devices.memory import (
     is_lost,
     without_frames,
 )
-from headrace_torch.graphs import Graphs
-from headrace_torch.loading import first_line
+from headrace_torch.models.graphs import Graphs
+from headrace_torch.models.loading import first_line
 from headrace_torch.requests.items import halves
 from headrace_torch.requests.signature import named_outputs
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headrace_tensors import Item
-    from headrace_torch.loading import Model
+    from headrace_torch.models.loading import Model
 
 __all__ = ["DTYPES", "Runner", "SharedModel", "halved", "prepare_model", "run_or_failure"]
 

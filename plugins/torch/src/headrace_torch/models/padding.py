@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 import torch
 
 from headrace_torch.devices.transfer import moved_in
+from headrace_torch.models.warming import inputs_of
 from headrace_torch.requests.items import joined
-from headrace_torch.warming import inputs_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from headrace_tensors import Item
     from headrace_torch.devices.place import Place
+    from headrace_torch.models.running import Runner
     from headrace_torch.requests.signature import Port, Signature
-    from headrace_torch.running import Runner
 
 __all__ = ["gathered", "runs_of_lengths"]
 

@@ -10,7 +10,7 @@ import torch
 from headrace.errors import is_out_of_memory
 from headrace_tensors import compare_rows, sizes_to_compare
 from headrace_torch.devices.memory import is_lost
-from headrace_torch.warming import inputs_of
+from headrace_torch.models.warming import inputs_of
 
 if TYPE_CHECKING:
     import logging
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from headrace_tensors import Item
     from headrace_torch.devices.place import Place
+    from headrace_torch.models.running import Runner
     from headrace_torch.requests.signature import Signature
-    from headrace_torch.running import Runner
 
     Row = tuple[torch.Tensor, ...]
 

@@ -15,7 +15,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from headrace.errors import SetupError
-from headrace_torch.packages import layouts_of, signature_of
+from headrace_torch.models.packages import layouts_of, signature_of
 from headrace_torch.requests.signature import Port, Signature, lengths_of, names_of
 
 if TYPE_CHECKING:
