@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from headrace.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from headrace_torch.images import (
+    from headrace_torch.images.normalization import Normalization
+    from headrace_torch.images.transforms import (
         convert_color,
         crop_image,
         pad_image,
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     )
     from headrace_torch.models.graphs import Graphs
     from headrace_torch.models.loading import Model, load_model
-    from headrace_torch.normalization import Normalization
     from headrace_torch.requests.tensors import as_tensor
 
 __version__ = "0.1.0"
@@ -38,9 +38,9 @@ __all__ = [
 
 _HOME = {
     "models.graphs": "Graphs",
-    "images": "convert_color crop_image pad_image resize_image",
+    "images.transforms": "convert_color crop_image pad_image resize_image",
     "models.loading": "Model load_model",
-    "normalization": "Normalization",
+    "images.normalization": "Normalization",
     "requests.tensors": "as_tensor",
 }
 

@@ -405,7 +405,7 @@ class PerImage(PerTensor):
     def init(self, options: Any, context: InitContext) -> None:
         """Import the check of images."""
         super().init(options, context)
-        from headrace_torch.images import check_image
+        from headrace_torch.images.transforms import check_image
 
         self._check_image = check_image
 

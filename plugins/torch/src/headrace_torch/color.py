@@ -78,9 +78,9 @@ class CvtColorTensor(PerImage):
 
     def build(self, options: Any, context: InitContext) -> None:
         """Keep the target colour, and the functions for images."""
-        from headrace_torch import images
+        from headrace_torch.images import transforms
 
-        self._target, self._images = options.color, images
+        self._target, self._transforms = options.color, transforms
 
     def how(self, request: Request, rows: torch.Tensor) -> Hashable:
         """Return the colour that the request names."""
@@ -92,7 +92,7 @@ class CvtColorTensor(PerImage):
 
     def compute(self, whole: torch.Tensor, how: Any) -> torch.Tensor:
         """Convert."""
-        return self._images.convert_color(whole, how, self._target)
+        return self._transforms.convert_color(whole, how, self._target)
 
     def done(self, requests: Sequence[Request], how: Any) -> None:
         """Write the colour of the results into the requests."""
@@ -167,8 +167,8 @@ class NormalizeTensor(PerImage):
 
     def build(self, options: Any, context: InitContext) -> None:
         """Compute factor and offset, put them onto the device, and record mean and std for later elements."""
+        from headrace_torch.images.normalization import Normalization
         from headrace_torch.models.running import DTYPES
-        from headrace_torch.normalization import Normalization
 
         if options.mean is not None or options.std is not None:
             # `Mat2Tensor` of headrace-cv records them too. The keys `mean` and `std` of a node may also reach a backend

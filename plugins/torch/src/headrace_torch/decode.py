@@ -71,8 +71,8 @@ class DecodeTensor(TensorBackend):
 
     def build(self, options: Any, context: InitContext) -> None:
         """Make the decoder."""
-        from headrace_torch import decoders, jpeg
         from headrace_torch.devices.transfer import moved_in
+        from headrace_torch.images import decoders, jpeg
 
         self._options = options
         self._jpeg, self._upright, self._moved_in = jpeg, decoders.upright, moved_in

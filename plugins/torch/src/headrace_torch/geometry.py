@@ -158,9 +158,9 @@ class ResizeTensor(PerImage):
 
     def build(self, options: Any, context: InitContext) -> None:
         """Keep the options, and the functions for images."""
-        from headrace_torch import images
+        from headrace_torch.images import transforms
 
-        self._options, self._images = options, images
+        self._options, self._transforms = options, transforms
         self.how_key = options.size_key
 
     def how(self, request: Request, rows: torch.Tensor) -> Hashable:
@@ -169,12 +169,12 @@ class ResizeTensor(PerImage):
         if options.size_key is not None:
             return _size(request, options.size_key)
         height, width = rows.shape[2:]
-        return self._images.resized_hw((height, width), options.resize_h, options.resize_w)
+        return self._transforms.resized_hw((height, width), options.resize_h, options.resize_w)
 
     def compute(self, whole: torch.Tensor, how: Any) -> torch.Tensor:
         """Resize."""
         options = self._options
-        return self._images.resize_image(
+        return self._transforms.resize_image(
             whole, how, interpolation=options.interpolation, antialias=options.antialias
         )
 
@@ -249,7 +249,7 @@ class CropTensor(PerImage):
 
     def build(self, options: Any, context: InitContext) -> None:
         """Keep the options, and the functions for images. If an option gives the box, no key is read."""
-        from headrace_torch.images import box_edges, cut_image
+        from headrace_torch.images.transforms import box_edges, cut_image
 
         self._options, self._edges, self._cut = options, box_edges, cut_image
         if options.box is None and options.crop_h is None:
@@ -340,7 +340,7 @@ class PadTensor(PerImage):
 
     def build(self, options: Any, context: InitContext) -> None:
         """Keep the options, and the function for padding."""
-        from headrace_torch.images import pad_image
+        from headrace_torch.images.transforms import pad_image
 
         self._options, self._pad_image = options, pad_image
         self.how_key = options.size_key
