@@ -27,11 +27,11 @@ from headrace.errors import (
     RequestsFailed,
     SetupError,
 )
+from headrace_torch.backends.module import TorchModule
 from headrace_torch.devices import memory
 from headrace_torch.devices.place import Place
 from headrace_torch.models import loading, packages, running, warming
 from headrace_torch.models.loading import kind_of
-from headrace_torch.module import TorchModule
 from headrace_torch.requests.signature import Port, Signature
 
 HERE = f"{__name__}:"

@@ -141,7 +141,7 @@ def test_an_item_that_fails_in_the_middle_of_a_chain_fails_alone():
 
 
 def test_a_word_that_runs_its_items_again_alone_finds_the_tensor_of_each(monkeypatch):
-    from headrace_torch.selection import SoftmaxTensor
+    from headrace_torch.backends.selection import SoftmaxTensor
 
     real = SoftmaxTensor.compute
 

@@ -37,10 +37,10 @@ __all__ = [
 ]
 
 _HOME = {
-    "models.graphs": "Graphs",
-    "images.transforms": "convert_color crop_image pad_image resize_image",
-    "models.loading": "Model load_model",
     "images.normalization": "Normalization",
+    "images.transforms": "convert_color crop_image pad_image resize_image",
+    "models.graphs": "Graphs",
+    "models.loading": "Model load_model",
     "requests.tensors": "as_tensor",
 }
 

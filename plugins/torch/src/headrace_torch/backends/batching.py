@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from typing_extensions import NotRequired  # noqa: TC002 - read from the annotations of `_Whole`
 
 from headrace.errors import InputError
-from headrace_torch._tensor_backend import TensorBackend, read_key
+from headrace_torch.backends.base import TensorBackend, read_key
 from headrace_torch.requests.each import any_has, each_holds, put_in_each
 
 if TYPE_CHECKING:

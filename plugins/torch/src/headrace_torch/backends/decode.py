@@ -8,7 +8,7 @@ from pydantic import Field
 
 import headrace
 from headrace.errors import InputError
-from headrace_torch._tensor_backend import TensorBackend, read_key
+from headrace_torch.backends.base import TensorBackend, read_key
 
 if TYPE_CHECKING:
     import torch

@@ -8,8 +8,8 @@ from pydantic import Field, model_validator
 
 import headrace
 from headrace.errors import InputError
-from headrace_torch._fields import DtypeName, Shapes
-from headrace_torch._tensor_backend import TensorBackend, read_key
+from headrace_torch.backends.base import TensorBackend, read_key
+from headrace_torch.backends.fields import DtypeName, Shapes
 from headrace_torch.requests.each import any_has, of_each, put_in_each
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from pydantic import Field, FiniteFloat, model_validator
 
 import headrace
 from headrace.errors import InputError
-from headrace_torch._fields import Interpolation, PerChannel, Side
-from headrace_torch._tensor_backend import PerImage, read_key
+from headrace_torch.backends.base import PerImage, read_key
+from headrace_torch.backends.fields import Interpolation, PerChannel, Side
 
 if TYPE_CHECKING:
     from collections.abc import Hashable

@@ -8,8 +8,8 @@ from pydantic import Field, field_validator, model_validator
 
 import headrace
 from headrace.errors import InputError
-from headrace_torch._fields import Dim
-from headrace_torch._tensor_backend import PerTensor, read_key
+from headrace_torch.backends.base import PerTensor, read_key
+from headrace_torch.backends.fields import Dim
 
 if TYPE_CHECKING:
     from collections.abc import Hashable

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import BackendError, SetupError
 from headrace_tensors import RowRunner, choose_keys, read_warm_up
-from headrace_torch._tensor_backend import TensorBackend
-from headrace_torch.module_options import TorchModuleOptions
+from headrace_torch.backends.base import TensorBackend
+from headrace_torch.backends.module_options import TorchModuleOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

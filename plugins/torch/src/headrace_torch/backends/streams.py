@@ -8,7 +8,7 @@ from pydantic import Field
 
 import headrace
 from headrace.errors import InputError
-from headrace_torch._tensor_backend import OnPlace, read_key
+from headrace_torch.backends.base import OnPlace, read_key
 
 if TYPE_CHECKING:
     from headrace import Backend, InitContext

@@ -16,7 +16,7 @@ from pydantic import (
 
 import headrace
 from headrace_tensors import UnbatchedOptions
-from headrace_torch._fields import Shapes  # noqa: TC001 - pydantic reads the annotations
+from headrace_torch.backends.fields import Shapes  # noqa: TC001 - pydantic reads the annotations
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -9,8 +9,8 @@ from pydantic import Field, FiniteFloat, field_validator, model_validator
 
 import headrace
 from headrace.errors import InputError
-from headrace_torch._fields import ColorName, PerChannel
-from headrace_torch._tensor_backend import PerImage, read_key
+from headrace_torch.backends.base import PerImage, read_key
+from headrace_torch.backends.fields import ColorName, PerChannel
 from headrace_torch.requests.each import put_in_each
 
 if TYPE_CHECKING:
