@@ -26,8 +26,8 @@ class EngineBench:
     """
 
     def __init__(self, folder: Path, *, quick: bool) -> None:
-        from headrace_trt.cuda import load_cuda
-        from headrace_trt.library import find_library
+        from headrace_trt.libraries.cuda import load_cuda
+        from headrace_trt.libraries.tensorrt import find_library
 
         self.folder = folder
         self.quick = quick

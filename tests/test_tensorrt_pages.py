@@ -154,8 +154,8 @@ def test_programs_that_need_a_device_are_python():
 def test_a_page_on_a_device(page, model, tmp_path):
     for needed in ("onnxruntime", "typer", "rich"):
         pytest.importorskip(needed)
-    from headrace_trt.cuda import load_cuda
-    from headrace_trt.library import find_library
+    from headrace_trt.libraries.cuda import load_cuda
+    from headrace_trt.libraries.tensorrt import find_library
 
     if not load_cuda().device_count():
         pytest.skip("no CUDA device")

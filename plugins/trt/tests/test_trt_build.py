@@ -17,8 +17,8 @@ from onnx import TensorProto as T
 from headrace.errors import MissingDependencyError, SetupError
 from headrace_trt import BuildCancelledError, BuildSettings, build_plan, quantize
 from headrace_trt.layers import Layer, count_types, layers_from_json, verify_precision
-from headrace_trt.library import load_library
-from headrace_trt.logs import collecting, logger_for
+from headrace_trt.libraries.logs import collecting, logger_for
+from headrace_trt.libraries.tensorrt import load_library
 
 PROFILE = {"min": "x:1x3x16x16", "opt": "x:4x3x16x16", "max": "x:8x3x32x32"}
 

@@ -39,7 +39,7 @@ def built(device, rtx, small_net, monkeypatch):
         return engine_module.Engine(FakeLibrary(), None, found, label=label, ordinal=ordinal)
 
     monkeypatch.setattr("headrace_trt.engine.load_plan", load_plan)
-    monkeypatch.setattr("headrace_trt.library.find_library", lambda *_, **__: rtx)
+    monkeypatch.setattr("headrace_trt.libraries.tensorrt.find_library", lambda *_, **__: rtx)
     monkeypatch.setattr("headrace_trt.obtaining.find_library", lambda *_, **__: rtx)
     return loaded
 

@@ -13,7 +13,7 @@ import headrace
 from headrace.errors import InputError, SetupError
 from headrace_tensors.device_arrays import StreamRef
 from headrace_trt import DeviceArray
-from headrace_trt.cuda import load_cuda
+from headrace_trt.libraries.cuda import load_cuda
 from headrace_trt.memory import DevicePool, Stream
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu_cache")]

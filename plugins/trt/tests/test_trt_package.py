@@ -93,7 +93,7 @@ def test_the_definition_is_the_word_that_is_documented(small_net, tmp_path):
 
 
 def _device():
-    from headrace_trt.cuda import load_cuda
+    from headrace_trt.libraries.cuda import load_cuda
 
     return load_cuda().device_count()
 
@@ -196,7 +196,7 @@ def test_paths_of_plugin_libraries_are_relative_to_the_file_that_names_them(tmp_
 
 def test_a_plugin_that_is_registered_already_is_not_registered_again(tmp_path, monkeypatch):
     """The registry logs an error when it is asked for a creator that is not there."""
-    from headrace_trt.library import Library
+    from headrace_trt.libraries.tensorrt import Library
     from headrace_trt.plugin_libraries import load_plugins
 
     class Registry:

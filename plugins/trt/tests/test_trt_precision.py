@@ -8,7 +8,7 @@ from onnx import TensorProto as T
 from onnx import helper, numpy_helper
 
 from headrace_trt import BuildSettings, convert_precision, fold_image_input, onnx_model
-from headrace_trt.logs import collecting, logger_for
+from headrace_trt.libraries.logs import collecting, logger_for
 from headrace_trt.network import make_network, prepare_model
 from headrace_trt.onnx_model import load_model
 

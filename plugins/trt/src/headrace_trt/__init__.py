@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headrace_trt.image_input import fold_image_input
     from headrace_trt.infer import TensorrtCat, TensorrtInferTensor, TensorrtSplit
     from headrace_trt.layers import Layer
-    from headrace_trt.library import Library, find_library
+    from headrace_trt.libraries.tensorrt import Library, find_library
     from headrace_trt.load_engine import LoadTensorrtEngine
     from headrace_trt.obtaining import build_engine
     from headrace_trt.onnx2tensorrt import Onnx2Tensorrt
@@ -37,7 +37,7 @@ _HOME = {
     "infer": "TensorrtCat TensorrtInferTensor TensorrtSplit",
     "items": "DeviceArray",
     "layers": "Layer",
-    "library": "Library find_library",
+    "libraries.tensorrt": "Library find_library",
     "load_engine": "LoadTensorrtEngine",
     "obtaining": "build_engine",
     "onnx2tensorrt": "Onnx2Tensorrt",

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import SetupError
-from headrace_trt.logs import warn
+from headrace_trt.libraries.logs import warn
 from headrace_trt.profiles import choose_profiles
 
 if TYPE_CHECKING:
-    from headrace_trt.library import Library
+    from headrace_trt.libraries.tensorrt import Library
     from headrace_trt.network import Network
     from headrace_trt.profiles import Profile
     from headrace_trt.settings import BuildSettings

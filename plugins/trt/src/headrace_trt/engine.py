@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import SetupError
 from headrace_tensors.entering import device_context
 from headrace_trt.layers import Layer, count_types, layers_from_json, verify_precision
-from headrace_trt.logs import collecting, logger_for
+from headrace_trt.libraries.logs import collecting, logger_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     import onnx
 
-    from headrace_trt.cuda import Cuda
-    from headrace_trt.library import Library
+    from headrace_trt.libraries.cuda import Cuda
+    from headrace_trt.libraries.tensorrt import Library
 
 __all__ = ["Engine", "load_plan"]
 

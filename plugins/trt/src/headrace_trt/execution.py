@@ -10,7 +10,7 @@ import numpy as np
 
 from headrace.errors import BackendError, NoMemoryError, SetupError, is_out_of_memory
 from headrace_tensors import numpy_dtype
-from headrace_trt.logs import collecting, recent_errors
+from headrace_trt.libraries.logs import collecting, recent_errors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from headrace_tensors import Signature
-    from headrace_trt.cuda import Cuda
     from headrace_trt.engine import Engine
+    from headrace_trt.libraries.cuda import Cuda
     from headrace_trt.memory import Block, DevicePool
     from headrace_trt.signature import Port
 

@@ -6,14 +6,14 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import BackendError
-from headrace_trt.cuda import CudaError
+from headrace_trt.libraries.cuda import CudaError
 from headrace_trt.memory import Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-    from headrace_trt.cuda import Cuda
     from headrace_trt.execution import Execution
+    from headrace_trt.libraries.cuda import Cuda
 
 __all__ = ["GraphCache", "Recorded"]
 

@@ -303,7 +303,7 @@ class TensorrtSplit(headrace.Backend):
 @contextlib.contextmanager
 def _device_errors() -> Iterator[None]:
     """Turn an error of the device into a BackendError for the batch, or into InstanceLostError."""
-    from headrace_trt.cuda import CudaError, request_error
+    from headrace_trt.libraries.cuda import CudaError, request_error
 
     try:
         yield

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from headrace_tensors import Signature
-    from headrace_trt.cuda import Cuda
+    from headrace_trt.libraries.cuda import Cuda
     from headrace_trt.signature import Port
 
     Tensor: TypeAlias = NDArray[Any] | DeviceArray

@@ -9,9 +9,9 @@ from headrace_trt.words import EngineWord, cuda_for, device_errors_in_setup
 
 if TYPE_CHECKING:
     import headrace
-    from headrace_trt.cuda import Cuda
     from headrace_trt.engine import Engine
-    from headrace_trt.library import Library
+    from headrace_trt.libraries.cuda import Cuda
+    from headrace_trt.libraries.tensorrt import Library
 
 __all__ = ["LoadTensorrtEngine"]
 
@@ -39,7 +39,7 @@ class LoadTensorrtEngine(EngineWord):
 
     def init(self, options: LoadOptions, context: headrace.InitContext) -> None:
         """Take the engine from the node's store, or load it."""
-        from headrace_trt.library import find_library
+        from headrace_trt.libraries.tensorrt import find_library
 
         with device_errors_in_setup():
             library = find_library(options.library)

@@ -16,7 +16,7 @@ from headrace_tensors.entering import LEGACY, order_behind
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from headrace_trt.cuda import Cuda
+    from headrace_trt.libraries.cuda import Cuda
 
 __all__ = ["Block", "Buffer", "DevicePool", "PinnedArena", "Stream"]
 
@@ -103,7 +103,7 @@ class DevicePool:
                 if foreign:
                     self._wait_for_others()
                 return Block(self, pointer, size)
-        from headrace_trt.cuda import CudaError
+        from headrace_trt.libraries.cuda import CudaError
 
         try:
             return Block(self, self._cuda.malloc(size), size)

@@ -19,7 +19,7 @@ from headrace_trt.cache import (
     sidecar_of,
     was_built_here,
 )
-from headrace_trt.library import Library, find_library
+from headrace_trt.libraries.tensorrt import Library, find_library
 from headrace_trt.onnx_model import content_hash, external_files
 from headrace_trt.plugin_libraries import import_object
 from headrace_trt.settings import require_settings
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from headrace_trt.building import BuiltPlan
-    from headrace_trt.cuda import Cuda
     from headrace_trt.engine import Engine
+    from headrace_trt.libraries.cuda import Cuda
     from headrace_trt.settings import BuildSettings
 
 __all__ = ["DEFAULT_CACHE_BYTES", "build_engine", "load_built", "what_is_asked"]

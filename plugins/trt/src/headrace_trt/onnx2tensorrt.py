@@ -9,9 +9,9 @@ from headrace_trt.words import EngineWord, cuda_for, device_errors_in_setup
 
 if TYPE_CHECKING:
     import headrace
-    from headrace_trt.cuda import Cuda
     from headrace_trt.engine import Engine
-    from headrace_trt.library import Library
+    from headrace_trt.libraries.cuda import Cuda
+    from headrace_trt.libraries.tensorrt import Library
     from headrace_trt.settings import BuildSettings
 
 __all__ = ["Onnx2Tensorrt"]
@@ -40,7 +40,7 @@ class Onnx2Tensorrt(EngineWord):
 
     def init(self, options: BuildOptions, context: headrace.InitContext) -> None:
         """Take the engine from the node's store or from the cache, or build it."""
-        from headrace_trt.library import find_library
+        from headrace_trt.libraries.tensorrt import find_library
 
         with device_errors_in_setup():
             library = find_library(options.library)

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import SetupError
-from headrace_trt.logs import logger_for
+from headrace_trt.libraries.logs import logger_for
 from headrace_trt.settings import is_python_plugin
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace_trt.library import Library
+    from headrace_trt.libraries.tensorrt import Library
 
 __all__ = ["import_object", "load_plugins"]
 

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from headrace.errors import SetupError
 from headrace_trt.image_input import FOLDED
-from headrace_trt.logs import warn
+from headrace_trt.libraries.logs import warn
 from headrace_trt.onnx_model import (
     all_graphs,
     graphs_of,

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-    from headrace_trt.library import Library
+    from headrace_trt.libraries.tensorrt import Library
 
 __all__ = ["BuildProgress", "make_monitor"]
 

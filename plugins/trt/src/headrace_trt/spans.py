@@ -11,8 +11,8 @@ from headrace_trt.runner import Runner
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from headrace_trt.cuda import Cuda
     from headrace_trt.grouping import Run
+    from headrace_trt.libraries.cuda import Cuda
     from headrace_trt.outputs import Raw
 
 __all__ = ["SpannedRunner", "Spans"]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from headrace_trt.library import Library
+    from headrace_trt.libraries.tensorrt import Library
 
 __all__ = ["keep_apart", "refuse_without_timings", "using_timing_cache", "write_atomically"]
 

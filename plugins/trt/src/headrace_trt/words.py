@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headrace.keys import Request
-    from headrace_trt.cuda import Cuda
     from headrace_trt.engine import Engine
     from headrace_trt.gathering import Gathering
+    from headrace_trt.libraries.cuda import Cuda
 
 __all__ = [
     "ENGINE",
@@ -112,7 +112,7 @@ def cuda_for(context: headrace.InitContext) -> tuple[Cuda, int]:
         SetupError: The node's ``device`` is no CUDA device of this machine.
         MissingDependencyError: cuda-bindings is not installed.
     """
-    from headrace_trt.cuda import device_of, load_cuda
+    from headrace_trt.libraries.cuda import device_of, load_cuda
 
     cuda = load_cuda()
     ordinal = device_of(context.device, cuda)
@@ -147,7 +147,7 @@ def gathering_of(context: headrace.InitContext, name: str) -> Gathering:
 @contextlib.contextmanager
 def device_errors_in_setup() -> Iterator[None]:
     """Turn an error of the device within the block into a SetupError."""
-    from headrace_trt.cuda import CudaError
+    from headrace_trt.libraries.cuda import CudaError
 
     try:
         yield

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from headrace_tensors import Signature
-    from headrace_trt.cuda import Cuda
     from headrace_trt.engine import Engine
+    from headrace_trt.libraries.cuda import Cuda
 
 __all__ = ["EngineBench", "Lane", "bench_engine"]
 

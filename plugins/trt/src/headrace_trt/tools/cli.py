@@ -220,7 +220,7 @@ def _profiles(shapes: Mapping[str, list[str] | None]) -> list[dict[str, str]] | 
 
 def _device_in_key(device: str | None) -> dict[str, Any] | None:
     """Describe the device that takes part in a build; None where there is none."""
-    from headrace_trt.cuda import device_of, load_cuda
+    from headrace_trt.libraries.cuda import device_of, load_cuda
 
     cuda = load_cuda()
     if device is None and not cuda.device_count():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from headrace_trt.library import Library
+    from headrace_trt.libraries.tensorrt import Library
 
 __all__ = ["Collected", "collecting", "logger_for", "recent_errors", "warn"]
 
