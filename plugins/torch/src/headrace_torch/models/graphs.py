@@ -167,7 +167,7 @@ class Graphs:
 def call_in(error: BaseException) -> str:
     """Return file, line and text of the call in the model that raised an error."""
     home = str(Path(torch.__file__).parent)
-    own = str(Path(__file__).parent)
+    own = str(Path(__file__).parents[1])
     frames = [
         (frame.f_code.co_filename, line)
         for frame, line in traceback.walk_tb(error.__traceback__)
