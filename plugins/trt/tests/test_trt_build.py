@@ -408,7 +408,7 @@ def test_which_library_is_taken():
 def test_no_cuda_context_is_made_by_looking_at_a_model(small_net):
     code = (
         "import sys; from pathlib import Path\n"
-        "from headrace_trt.onnx_model import load_model\n"
+        "from headrace_trt.onnx_models.files import load_model\n"
         f"load_model(Path({str(small_net)!r}))\n"
         "heavy = {'tensorrt', 'tensorrt_rtx', 'cuda.bindings', 'torch', 'onnxruntime'}\n"
         "print(sorted(heavy & set(sys.modules)))"

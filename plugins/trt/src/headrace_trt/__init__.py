@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from headrace_trt.building import BuildCancelledError, BuiltPlan, build_plan
     from headrace_trt.cache import CachedPlan, trim_cache
     from headrace_trt.engine import Engine, load_plan
-    from headrace_trt.image_input import fold_image_input
     from headrace_trt.infer import TensorrtCat, TensorrtInferTensor, TensorrtSplit
     from headrace_trt.layers import Layer
     from headrace_trt.libraries.tensorrt import Library, find_library
     from headrace_trt.load_engine import LoadTensorrtEngine
     from headrace_trt.obtaining import build_engine
     from headrace_trt.onnx2tensorrt import Onnx2Tensorrt
-    from headrace_trt.precision import convert_precision
+    from headrace_trt.onnx_models.image_input import fold_image_input
+    from headrace_trt.onnx_models.precision import convert_precision
+    from headrace_trt.onnx_models.quantization import quantize
     from headrace_trt.profiles import Profile
-    from headrace_trt.quantization import quantize
     from headrace_trt.settings import BuildSettings
 
 __version__ = "0.1.0"
@@ -33,7 +33,7 @@ _HOME = {
     "building": "BuildCancelledError BuiltPlan build_plan",
     "cache": "CachedPlan trim_cache",
     "engine": "Engine load_plan",
-    "image_input": "fold_image_input",
+    "onnx_models.image_input": "fold_image_input",
     "infer": "TensorrtCat TensorrtInferTensor TensorrtSplit",
     "items": "DeviceArray",
     "layers": "Layer",
@@ -41,9 +41,9 @@ _HOME = {
     "load_engine": "LoadTensorrtEngine",
     "obtaining": "build_engine",
     "onnx2tensorrt": "Onnx2Tensorrt",
-    "precision": "convert_precision",
+    "onnx_models.precision": "convert_precision",
     "profiles": "Profile",
-    "quantization": "quantize",
+    "onnx_models.quantization": "quantize",
     "settings": "BuildSettings",
 }
 

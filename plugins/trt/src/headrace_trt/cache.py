@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import SetupError
 from headrace_trt.building import BuildCancelledError
-from headrace_trt.onnx_model import hash_file
+from headrace_trt.onnx_models.files import hash_file
 from headrace_trt.timing import write_atomically
 
 if TYPE_CHECKING:

@@ -195,7 +195,7 @@ def refit(library: Library, engine: Any, weights: Path | onnx.ModelProto, label:
 def _refit_parsed(parser: Any, weights: Path | onnx.ModelProto) -> bool:
     import onnx as onnx_module
 
-    from headrace_trt.onnx_model import load_model
+    from headrace_trt.onnx_models.files import load_model
 
     if isinstance(weights, Path):
         if not load_model(weights, weights=False, inline=False).functions:

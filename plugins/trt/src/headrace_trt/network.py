@@ -59,8 +59,12 @@ def prepare_model(settings: BuildSettings) -> onnx.ModelProto | None:
     """
     if settings.model is None:
         return None
-    from headrace_trt.image_input import fold_image_input
-    from headrace_trt.onnx_model import add_default_operators, forget_unknown_axes, load_model
+    from headrace_trt.onnx_models.files import (
+        add_default_operators,
+        forget_unknown_axes,
+        load_model,
+    )
+    from headrace_trt.onnx_models.image_input import fold_image_input
 
     folds = settings.mean is not None or settings.std is not None or settings.image_input
     if settings.precision == "model" and not folds:
@@ -77,7 +81,7 @@ def prepare_model(settings: BuildSettings) -> onnx.ModelProto | None:
     _warn_of_doubles(model)
     forget_unknown_axes(model)
     if settings.precision in ("int8", "fp8"):
-        from headrace_trt.quantization import quantize
+        from headrace_trt.onnx_models.quantization import quantize
 
         # Quantized before folding, because the samples for calibration are inputs of the model in the file.
         model = quantize(model, settings.precision, settings.calibration)
@@ -85,7 +89,7 @@ def prepare_model(settings: BuildSettings) -> onnx.ModelProto | None:
         model, mean=settings.mean, std=settings.std, image_input=settings.image_input
     )
     if settings.precision in ("fp16", "bf16"):
-        from headrace_trt.precision import convert_precision
+        from headrace_trt.onnx_models.precision import convert_precision
 
         model = convert_precision(model, settings.precision, settings.keep_fp32)
     return model
@@ -156,7 +160,7 @@ def _parse(
     library: Library, logger: Any, definition: Any, settings: BuildSettings, collected: Collected
 ) -> Any:
     assert settings.model is not None  # noqa: S101 - one of model and network is set
-    from headrace_trt.onnx_model import external_files
+    from headrace_trt.onnx_models.files import external_files
 
     parser = library.trt.OnnxParser(definition, logger)
     prepared = prepare_model(settings)
@@ -177,7 +181,7 @@ def _parse_model(parser: Any, model: onnx.ModelProto) -> bool:
     """Let TensorRT's parser read a model, from a file where a message cannot hold it; return whether it took it."""
     import onnx
 
-    from headrace_trt.onnx_model import MOST_BYTES
+    from headrace_trt.onnx_models.files import MOST_BYTES
 
     if model.ByteSize() < MOST_BYTES:
         return bool(parser.parse(model.SerializeToString()))

@@ -20,7 +20,7 @@ from headrace_trt.cache import (
     was_built_here,
 )
 from headrace_trt.libraries.tensorrt import Library, find_library
-from headrace_trt.onnx_model import content_hash, external_files
+from headrace_trt.onnx_models.files import content_hash, external_files
 from headrace_trt.plugin_libraries import import_object
 from headrace_trt.settings import require_settings
 from headrace_trt.timing import keep_apart, refuse_without_timings
@@ -65,7 +65,7 @@ def what_is_asked(
 
 
 def _conversions(settings: BuildSettings) -> list[str]:
-    """Name the modules of this package that change the graph before it is built."""
+    """Name the modules of `onnx_models` that change the graph before it is built."""
     folds = settings.mean is not None or settings.std is not None or settings.image_input
     conversions = {
         "fp16": "precision",
@@ -79,7 +79,8 @@ def _conversions(settings: BuildSettings) -> list[str]:
 
 def _source_hash(module: str) -> str:
     """Return the hash of a module's source, so that no engine outlives a change of what makes its graph."""
-    return hashlib.sha256(pkgutil.get_data(__package__, f"{module}.py") or b"").hexdigest()
+    source = pkgutil.get_data("headrace_trt.onnx_models", f"{module}.py") or b""
+    return hashlib.sha256(source).hexdigest()
 
 
 def _content(path: Path) -> Any:

@@ -15,15 +15,15 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from headrace.errors import SetupError
-from headrace_trt.image_input import FOLDED
 from headrace_trt.libraries.logs import warn
-from headrace_trt.onnx_model import (
+from headrace_trt.onnx_models.files import (
     all_graphs,
     graphs_of,
     infer_types,
     names_read,
     unlist_weights,
 )
+from headrace_trt.onnx_models.image_input import FOLDED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

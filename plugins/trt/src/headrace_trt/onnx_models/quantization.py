@@ -19,7 +19,7 @@ from onnx import numpy_helper
 from headrace.errors import SetupError
 from headrace.plugins import library
 from headrace_trt.libraries.logs import warn
-from headrace_trt.onnx_model import MOST_BYTES, all_graphs, names_read, port_of
+from headrace_trt.onnx_models.files import MOST_BYTES, all_graphs, names_read, port_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

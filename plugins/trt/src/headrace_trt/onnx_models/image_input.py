@@ -9,7 +9,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from headrace.errors import SetupError
-from headrace_trt.onnx_model import all_graphs, dtype_name, unlist_weights
+from headrace_trt.onnx_models.files import all_graphs, dtype_name, unlist_weights
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
