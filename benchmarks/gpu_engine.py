@@ -40,7 +40,7 @@ class EngineBench:
 
     def built(self, model: Path, **settings: Any) -> Any:
         """Return an engine, built or out of the cache."""
-        from headrace_trt.engine import load_plan
+        from headrace_trt.engines.engine import load_plan
         from headrace_trt.obtaining import build_engine
         from headrace_trt.settings import BuildSettings
 
@@ -53,7 +53,7 @@ class EngineBench:
 
     def alone(self, engine: Any, rows: int, *, streams: int, graph: bool = False) -> Any:
         """Measure an engine by the loop of trtexec."""
-        from headrace_trt.signature import read_signature
+        from headrace_trt.engines.signature import read_signature
         from headrace_trt.tools.benching import bench_engine
 
         (port,) = read_signature(engine).inputs

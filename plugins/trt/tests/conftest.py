@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 import headrace
 from headrace.errors import HeadraceError
-from headrace_trt import engine as engine_module
+from headrace_trt.engines import engine as engine_module
 
 HERE = Path(__file__).parent
 DEVICE = os.environ.get("HEADRACE_TORCH_DEVICE", "cuda:0")
@@ -106,8 +106,8 @@ def device(monkeypatch):
         return engine_module.Engine(library, None, found, label=label, ordinal=ordinal)
 
     cuda.engines = []
-    monkeypatch.setattr("headrace_trt.engine.load_plan", load_plan)
-    monkeypatch.setattr("headrace_trt.engine.Engine.layers", lambda self: [])
+    monkeypatch.setattr("headrace_trt.engines.engine.load_plan", load_plan)
+    monkeypatch.setattr("headrace_trt.engines.engine.Engine.layers", lambda self: [])
     monkeypatch.setattr("headrace_trt.libraries.tensorrt.find_library", lambda *_, **__: library)
     monkeypatch.setattr("headrace_trt.libraries.cuda.load_cuda", lambda: cuda)
     monkeypatch.setattr("headrace_trt.words.check_pair", lambda *_: None, raising=False)

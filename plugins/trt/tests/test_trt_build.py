@@ -16,7 +16,7 @@ from onnx import TensorProto as T
 
 from headrace.errors import MissingDependencyError, SetupError
 from headrace_trt import BuildCancelledError, BuildSettings, build_plan, quantize
-from headrace_trt.layers import Layer, count_types, layers_from_json, verify_precision
+from headrace_trt.engines.layers import Layer, count_types, layers_from_json, verify_precision
 from headrace_trt.libraries.logs import collecting, logger_for
 from headrace_trt.libraries.tensorrt import load_library
 

@@ -18,7 +18,7 @@ from onnx import TensorProto as T
 import headrace
 from headrace.errors import BackendError, SetupError
 from headrace_trt import BuildCancelledError, BuildSettings, build_engine, build_plan
-from headrace_trt.layers import count_types
+from headrace_trt.engines.layers import count_types
 from headrace_trt.libraries.logs import logger_for
 from headrace_trt.libraries.tensorrt import find_library
 

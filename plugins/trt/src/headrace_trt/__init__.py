@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from headrace_tensors import DeviceArray
     from headrace_trt.building import BuildCancelledError, BuiltPlan, build_plan
     from headrace_trt.cache import CachedPlan, trim_cache
-    from headrace_trt.engine import Engine, load_plan
+    from headrace_trt.engines.engine import Engine, load_plan
+    from headrace_trt.engines.layers import Layer
     from headrace_trt.infer import TensorrtCat, TensorrtInferTensor, TensorrtSplit
-    from headrace_trt.layers import Layer
     from headrace_trt.libraries.tensorrt import Library, find_library
     from headrace_trt.load_engine import LoadTensorrtEngine
     from headrace_trt.obtaining import build_engine
@@ -32,11 +32,11 @@ __version__ = "0.1.0"
 _HOME = {
     "building": "BuildCancelledError BuiltPlan build_plan",
     "cache": "CachedPlan trim_cache",
-    "engine": "Engine load_plan",
+    "engines.engine": "Engine load_plan",
     "onnx_models.image_input": "fold_image_input",
     "infer": "TensorrtCat TensorrtInferTensor TensorrtSplit",
     "items": "DeviceArray",
-    "layers": "Layer",
+    "engines.layers": "Layer",
     "libraries.tensorrt": "Library find_library",
     "load_engine": "LoadTensorrtEngine",
     "obtaining": "build_engine",

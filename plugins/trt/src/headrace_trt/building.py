@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import SetupError
 from headrace_trt.config import add_profiles, make_config
-from headrace_trt.layers import Layer, count_types, layers_from_log, verify_precision
+from headrace_trt.engines.layers import Layer, count_types, layers_from_log, verify_precision
 from headrace_trt.libraries.logs import Collected, collecting, logger_for
 from headrace_trt.libraries.tensorrt import Library, find_library
 from headrace_trt.network import Network, make_network

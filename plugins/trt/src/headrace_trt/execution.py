@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from headrace_tensors import Signature
-    from headrace_trt.engine import Engine
+    from headrace_trt.engines.engine import Engine
+    from headrace_trt.engines.signature import Port
     from headrace_trt.libraries.cuda import Cuda
     from headrace_trt.memory import Block, DevicePool
-    from headrace_trt.signature import Port
 
 __all__ = ["ContextMemory", "Execution", "SharedScratch", "make_allocator"]
 

@@ -89,10 +89,10 @@ class TensorrtInferTensor(headrace.Backend):
 
     def init(self, options: InferOptions, context: headrace.InitContext) -> None:  # noqa: PLR0915
         """Make an execution context of the engine before this, on the instance's stream."""
+        from headrace_trt.engines.signature import read_signature
         from headrace_trt.execution import SharedScratch
         from headrace_trt.gathering import Gathering
         from headrace_trt.runner import Runner
-        from headrace_trt.signature import read_signature
 
         self._entered = context.request.entered
         with device_errors_in_setup():

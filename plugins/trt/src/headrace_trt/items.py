@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from headrace_tensors import Signature
+    from headrace_trt.engines.signature import Port
     from headrace_trt.libraries.cuda import Cuda
-    from headrace_trt.signature import Port
 
     Tensor: TypeAlias = NDArray[Any] | DeviceArray
     Batch: TypeAlias = Sequence[Mapping[str, Any]]

@@ -9,7 +9,7 @@ from headrace_trt.words import EngineWord, cuda_for, device_errors_in_setup
 
 if TYPE_CHECKING:
     import headrace
-    from headrace_trt.engine import Engine
+    from headrace_trt.engines.engine import Engine
     from headrace_trt.libraries.cuda import Cuda
     from headrace_trt.libraries.tensorrt import Library
 
@@ -60,7 +60,7 @@ def _engine(
     ordinal: int,
 ) -> Engine:
     from headrace_trt.cache import origin_of
-    from headrace_trt.engine import load_plan
+    from headrace_trt.engines.engine import load_plan
     from headrace_trt.plugin_libraries import load_plugins
 
     load_plugins(library, options.plugins, allow_import=context.allow_import)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from headrace_trt.building import BuiltPlan
-    from headrace_trt.engine import Engine
+    from headrace_trt.engines.engine import Engine
     from headrace_trt.libraries.cuda import Cuda
     from headrace_trt.settings import BuildSettings
 
@@ -199,7 +199,7 @@ def load_built(
     Raises:
         SetupError: The plan does not fit this library or device.
     """
-    from headrace_trt.engine import load_plan
+    from headrace_trt.engines.engine import load_plan
     from headrace_trt.network import prepare_model
 
     weights: Any = None

@@ -9,7 +9,7 @@ from headrace_trt.words import EngineWord, cuda_for, device_errors_in_setup
 
 if TYPE_CHECKING:
     import headrace
-    from headrace_trt.engine import Engine
+    from headrace_trt.engines.engine import Engine
     from headrace_trt.libraries.cuda import Cuda
     from headrace_trt.libraries.tensorrt import Library
     from headrace_trt.settings import BuildSettings

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace_tensors import Signature
+    from headrace_trt.engines.signature import Port
     from headrace_trt.execution import Execution
     from headrace_trt.libraries.cuda import Cuda
-    from headrace_trt.signature import Port
 
 __all__ = ["Outputs", "Raw", "nbytes_of"]
 

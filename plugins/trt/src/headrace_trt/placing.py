@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from headrace_tensors import Signature
+    from headrace_trt.engines.signature import Port
     from headrace_trt.grouping import Run
     from headrace_trt.libraries.cuda import Cuda
     from headrace_trt.memory import PinnedArena
-    from headrace_trt.signature import Port
 
 __all__ = ["InputBuffers"]
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headrace.errors import InputError
     from headrace.keys import Request
     from headrace_tensors import Padding, Signature
-    from headrace_trt.engine import Engine
+    from headrace_trt.engines.engine import Engine
     from headrace_trt.execution import SharedScratch
     from headrace_trt.libraries.cuda import Cuda
     from headrace_trt.options import InferOptions

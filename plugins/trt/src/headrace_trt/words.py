@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headrace.keys import Request
-    from headrace_trt.engine import Engine
+    from headrace_trt.engines.engine import Engine
     from headrace_trt.gathering import Gathering
     from headrace_trt.libraries.cuda import Cuda
 

@@ -13,7 +13,7 @@ from headrace_trt.load_engine import LoadTensorrtEngine
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace_trt.engine import Engine
+    from headrace_trt.engines.engine import Engine
     from headrace_trt.libraries.cuda import Cuda
 
 __all__ = ["opened"]

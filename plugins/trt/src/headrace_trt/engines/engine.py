@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import SetupError
 from headrace_tensors.entering import device_context
-from headrace_trt.layers import Layer, count_types, layers_from_json, verify_precision
+from headrace_trt.engines.layers import Layer, count_types, layers_from_json, verify_precision
 from headrace_trt.libraries.logs import collecting, logger_for
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 import headrace_tensors as tensors
 from headrace.errors import SetupError
 from headrace_tensors import Signature, batch_length, refuse_unknown
-from headrace_trt.engine import io_names
+from headrace_trt.engines.engine import io_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from headrace_trt.engine import Engine
+    from headrace_trt.engines.engine import Engine
 
 __all__ = ["Port", "read_signature"]
 
