@@ -40,9 +40,9 @@ class EngineBench:
 
     def built(self, model: Path, **settings: Any) -> Any:
         """Return an engine, built or out of the cache."""
+        from headrace_trt.building.obtaining import build_engine
+        from headrace_trt.building.settings import BuildSettings
         from headrace_trt.engines.engine import load_plan
-        from headrace_trt.obtaining import build_engine
-        from headrace_trt.settings import BuildSettings
 
         found = build_engine(
             BuildSettings(model=model, **settings),

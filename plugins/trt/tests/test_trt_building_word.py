@@ -9,7 +9,7 @@ import pytest
 
 import headrace
 from headrace.errors import SetupError
-from headrace_trt.cache import sidecar_of
+from headrace_trt.building.cache import sidecar_of
 from headrace_trt.engines import engine as engine_module
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -40,7 +40,7 @@ def built(device, rtx, small_net, monkeypatch):
 
     monkeypatch.setattr("headrace_trt.engines.engine.load_plan", load_plan)
     monkeypatch.setattr("headrace_trt.libraries.tensorrt.find_library", lambda *_, **__: rtx)
-    monkeypatch.setattr("headrace_trt.obtaining.find_library", lambda *_, **__: rtx)
+    monkeypatch.setattr("headrace_trt.building.obtaining.find_library", lambda *_, **__: rtx)
     return loaded
 
 

@@ -59,9 +59,9 @@ def _engine(
     cuda: Cuda,
     ordinal: int,
 ) -> Engine:
-    from headrace_trt.cache import origin_of
+    from headrace_trt.building.cache import origin_of
+    from headrace_trt.building.plugin_libraries import load_plugins
     from headrace_trt.engines.engine import load_plan
-    from headrace_trt.plugin_libraries import load_plugins
 
     load_plugins(library, options.plugins, allow_import=context.allow_import)
     engine = load_plan(

@@ -9,10 +9,10 @@ from headrace_trt.words import EngineWord, cuda_for, device_errors_in_setup
 
 if TYPE_CHECKING:
     import headrace
+    from headrace_trt.building.settings import BuildSettings
     from headrace_trt.engines.engine import Engine
     from headrace_trt.libraries.cuda import Cuda
     from headrace_trt.libraries.tensorrt import Library
-    from headrace_trt.settings import BuildSettings
 
 __all__ = ["Onnx2Tensorrt"]
 
@@ -98,8 +98,8 @@ def _engine(
     cuda: Cuda,
     ordinal: int,
 ) -> Engine:
-    from headrace_trt.obtaining import build_engine, load_built
-    from headrace_trt.plugin_libraries import load_plugins
+    from headrace_trt.building.obtaining import build_engine, load_built
+    from headrace_trt.building.plugin_libraries import load_plugins
 
     device = cuda.describe(ordinal)
     load_plugins(library, settings.plugins, allow_import=context.allow_import)

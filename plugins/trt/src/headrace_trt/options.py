@@ -17,8 +17,8 @@ from pydantic import (
 import headrace
 from headrace.errors import SetupError
 from headrace_tensors import RowSizes, UnbatchedOptions
-from headrace_trt.profiles import ShapeRange, parse_shapes, refuse_names
-from headrace_trt.settings import (
+from headrace_trt.building.profiles import ShapeRange, parse_shapes, refuse_names
+from headrace_trt.building.settings import (
     BuildSettings,
     Compatibility,
     LibraryName,

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal, get_args, get_type_hints
 
 from pydantic import ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
 
-from headrace_trt.profiles import parse_shapes
+from headrace_trt.building.profiles import parse_shapes
 
 __all__ = [
     "PRECISIONS",

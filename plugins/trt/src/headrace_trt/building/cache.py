@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import SetupError
-from headrace_trt.building import BuildCancelledError
+from headrace_trt.building.builder import BuildCancelledError
+from headrace_trt.building.timing import write_atomically
 from headrace_trt.onnx_models.files import hash_file
-from headrace_trt.timing import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from headrace_trt.building import BuiltPlan
+    from headrace_trt.building.builder import BuiltPlan
 
 __all__ = [
     "CachedPlan",

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import SetupError
+from headrace_trt.building.settings import is_python_plugin
 from headrace_trt.libraries.logs import logger_for
-from headrace_trt.settings import is_python_plugin
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

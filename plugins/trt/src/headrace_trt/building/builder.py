@@ -8,22 +8,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import SetupError
-from headrace_trt.config import add_profiles, make_config
+from headrace_trt.building.config import add_profiles, make_config
+from headrace_trt.building.network import Network, make_network
+from headrace_trt.building.plugin_libraries import load_plugins
+from headrace_trt.building.progress import BuildProgress, make_monitor
+from headrace_trt.building.settings import require_settings
+from headrace_trt.building.timing import using_timing_cache
 from headrace_trt.engines.layers import Layer, count_types, layers_from_log, verify_precision
 from headrace_trt.libraries.logs import Collected, collecting, logger_for
 from headrace_trt.libraries.tensorrt import Library, find_library
-from headrace_trt.network import Network, make_network
-from headrace_trt.plugin_libraries import load_plugins
-from headrace_trt.progress import BuildProgress, make_monitor
-from headrace_trt.settings import require_settings
-from headrace_trt.timing import using_timing_cache
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-    from headrace_trt.profiles import Profile
-    from headrace_trt.settings import BuildSettings
+    from headrace_trt.building.profiles import Profile
+    from headrace_trt.building.settings import BuildSettings
 
 __all__ = ["BuildCancelledError", "BuiltPlan", "build_plan"]
 

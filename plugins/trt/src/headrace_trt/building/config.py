@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import SetupError
+from headrace_trt.building.profiles import choose_profiles
 from headrace_trt.libraries.logs import warn
-from headrace_trt.profiles import choose_profiles
 
 if TYPE_CHECKING:
+    from headrace_trt.building.network import Network
+    from headrace_trt.building.profiles import Profile
+    from headrace_trt.building.settings import BuildSettings
     from headrace_trt.libraries.tensorrt import Library
-    from headrace_trt.network import Network
-    from headrace_trt.profiles import Profile
-    from headrace_trt.settings import BuildSettings
 
 __all__ = ["add_profiles", "make_config"]
 

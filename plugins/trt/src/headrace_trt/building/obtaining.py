@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import SetupError
-from headrace_trt.building import build_plan
-from headrace_trt.cache import (
+from headrace_trt.building.builder import build_plan
+from headrace_trt.building.cache import (
     CachedPlan,
     default_cache_dir,
     file_identity,
@@ -19,20 +19,20 @@ from headrace_trt.cache import (
     sidecar_of,
     was_built_here,
 )
+from headrace_trt.building.plugin_libraries import import_object
+from headrace_trt.building.settings import require_settings
+from headrace_trt.building.timing import keep_apart, refuse_without_timings
 from headrace_trt.libraries.tensorrt import Library, find_library
 from headrace_trt.onnx_models.files import content_hash, external_files
-from headrace_trt.plugin_libraries import import_object
-from headrace_trt.settings import require_settings
-from headrace_trt.timing import keep_apart, refuse_without_timings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
-    from headrace_trt.building import BuiltPlan
+    from headrace_trt.building.builder import BuiltPlan
+    from headrace_trt.building.settings import BuildSettings
     from headrace_trt.engines.engine import Engine
     from headrace_trt.libraries.cuda import Cuda
-    from headrace_trt.settings import BuildSettings
 
 __all__ = ["DEFAULT_CACHE_BYTES", "build_engine", "load_built", "what_is_asked"]
 
@@ -199,8 +199,8 @@ def load_built(
     Raises:
         SetupError: The plan does not fit this library or device.
     """
+    from headrace_trt.building.network import prepare_model
     from headrace_trt.engines.engine import load_plan
-    from headrace_trt.network import prepare_model
 
     weights: Any = None
     if settings.strip and settings.model is not None:

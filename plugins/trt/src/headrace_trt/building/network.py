@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import SetupError, among
+from headrace_trt.building.plugin_libraries import import_object
+from headrace_trt.building.profiles import NetworkInput
 from headrace_trt.libraries.logs import warn
-from headrace_trt.plugin_libraries import import_object
-from headrace_trt.profiles import NetworkInput
 
 if TYPE_CHECKING:
     import onnx
 
+    from headrace_trt.building.settings import BuildSettings
     from headrace_trt.libraries.logs import Collected
     from headrace_trt.libraries.tensorrt import Library
-    from headrace_trt.settings import BuildSettings
 
 __all__ = ["Network", "make_network", "prepare_model"]
 
