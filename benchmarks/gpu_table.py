@@ -183,7 +183,7 @@ def _torch() -> Iterator[tuple[str, Any]]:
 def resident(cuda: Any, shape: tuple[int, ...]) -> Any:
     """Return an array of random numbers on the device."""
     from headrace_tensors.device_arrays import DeviceArray, StreamRef
-    from headrace_trt.memory import DevicePool, Stream
+    from headrace_trt.running.memory import DevicePool, Stream
 
     stream = Stream(cuda)
     pool = DevicePool(cuda, stream.handle, 0)

@@ -35,7 +35,7 @@ _HOME = {
     "engines.engine": "Engine load_plan",
     "onnx_models.image_input": "fold_image_input",
     "infer": "TensorrtCat TensorrtInferTensor TensorrtSplit",
-    "items": "DeviceArray",
+    "running.items": "DeviceArray",
     "engines.layers": "Layer",
     "libraries.tensorrt": "Library find_library",
     "load_engine": "LoadTensorrtEngine",

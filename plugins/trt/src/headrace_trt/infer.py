@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from headrace.keys import Request
     from headrace_tensors import Signature
-    from headrace_trt.gathering import Gathering
-    from headrace_trt.runner import Runner
+    from headrace_trt.running.gathering import Gathering
+    from headrace_trt.running.runner import Runner
 
 __all__ = ["TensorrtCat", "TensorrtInferTensor", "TensorrtSplit"]
 
@@ -90,9 +90,9 @@ class TensorrtInferTensor(headrace.Backend):
     def init(self, options: InferOptions, context: headrace.InitContext) -> None:  # noqa: PLR0915
         """Make an execution context of the engine before this, on the instance's stream."""
         from headrace_trt.engines.signature import read_signature
-        from headrace_trt.execution import SharedScratch
-        from headrace_trt.gathering import Gathering
-        from headrace_trt.runner import Runner
+        from headrace_trt.running.execution import SharedScratch
+        from headrace_trt.running.gathering import Gathering
+        from headrace_trt.running.runner import Runner
 
         self._entered = context.request.entered
         with device_errors_in_setup():
@@ -121,7 +121,7 @@ class TensorrtInferTensor(headrace.Backend):
             self._stream = stream = stream_of(context, cuda, ordinal)
             make: Callable[..., Runner] = Runner
             if context.span is not None:
-                from headrace_trt.spans import SpannedRunner, Spans
+                from headrace_trt.running.spans import SpannedRunner, Spans
 
                 spans = Spans(cuda, stream, context.span, f"cuda:{ordinal}")
                 make = functools.partial(SpannedRunner, spans=spans)

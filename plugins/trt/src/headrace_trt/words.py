@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from headrace.keys import Request
     from headrace_trt.engines.engine import Engine
-    from headrace_trt.gathering import Gathering
     from headrace_trt.libraries.cuda import Cuda
+    from headrace_trt.running.gathering import Gathering
 
 __all__ = [
     "ENGINE",
@@ -122,7 +122,7 @@ def cuda_for(context: headrace.InitContext) -> tuple[Cuda, int]:
 
 def stream_of(context: headrace.InitContext, cuda: Cuda, ordinal: int) -> int:
     """Return the handle of the instance's stream. The first plugin that asks for it makes it."""
-    from headrace_trt.memory import Stream
+    from headrace_trt.running.memory import Stream
 
     found = context.store.instance.get_or_create(("cuda.stream", ordinal), lambda: Stream(cuda))
     return int(found.handle)

@@ -12,9 +12,9 @@ import numpy as np
 from headrace.errors import SetupError
 from headrace_tensors.device_arrays import item_bytes
 from headrace_trt.engines.signature import read_signature
-from headrace_trt.execution import Execution
-from headrace_trt.memory import Buffer, DevicePool, PinnedArena, Stream, close_all
-from headrace_trt.outputs import nbytes_of
+from headrace_trt.running.execution import Execution
+from headrace_trt.running.memory import Buffer, DevicePool, PinnedArena, Stream, close_all
+from headrace_trt.running.outputs import nbytes_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace_tensors import numpy_dtype
 from headrace_tensors.device_arrays import ArrayKind, DeviceArray, StreamRef, item_bytes
-from headrace_trt.memory import Buffer, DevicePool, PinnedArena, close_all
+from headrace_trt.running.memory import Buffer, DevicePool, PinnedArena, close_all
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace_tensors import Signature
     from headrace_trt.engines.signature import Port
-    from headrace_trt.execution import Execution
     from headrace_trt.libraries.cuda import Cuda
+    from headrace_trt.running.execution import Execution
 
 __all__ = ["Outputs", "Raw", "nbytes_of"]
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import BackendError
 from headrace_trt.libraries.cuda import CudaError
-from headrace_trt.memory import Stream
+from headrace_trt.running.memory import Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-    from headrace_trt.execution import Execution
     from headrace_trt.libraries.cuda import Cuda
+    from headrace_trt.running.execution import Execution
 
 __all__ = ["GraphCache", "Recorded"]
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headrace_trt.engines.engine import Engine
     from headrace_trt.engines.signature import Port
     from headrace_trt.libraries.cuda import Cuda
-    from headrace_trt.memory import Block, DevicePool
+    from headrace_trt.running.memory import Block, DevicePool
 
 __all__ = ["ContextMemory", "Execution", "SharedScratch", "make_allocator"]
 

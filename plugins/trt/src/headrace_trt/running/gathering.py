@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import BackendError, InputError
 from headrace_tensors import DeviceArray
-from headrace_trt.results import check_run, rows_of, whole
+from headrace_trt.running.results import check_run, rows_of, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from headrace.keys import Request
-    from headrace_trt.grouping import Run
-    from headrace_trt.runner import Runner
+    from headrace_trt.running.grouping import Run
+    from headrace_trt.running.runner import Runner
 
 __all__ = ["Gathered", "Gathering"]
 

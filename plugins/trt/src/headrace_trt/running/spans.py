@@ -6,14 +6,14 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from headrace_trt.runner import Runner
+from headrace_trt.running.runner import Runner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from headrace_trt.grouping import Run
     from headrace_trt.libraries.cuda import Cuda
-    from headrace_trt.outputs import Raw
+    from headrace_trt.running.grouping import Run
+    from headrace_trt.running.outputs import Raw
 
 __all__ = ["SpannedRunner", "Spans"]
 

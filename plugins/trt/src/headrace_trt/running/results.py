@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from headrace.keys import Request
     from headrace_tensors import Crop, Item
     from headrace_trt.engines.signature import Port
-    from headrace_trt.grouping import Run
+    from headrace_trt.running.grouping import Run
 
 __all__ = ["check_run", "hand_out_samples", "results_of", "rows_of", "whole"]
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from headrace_tensors import gather, numpy_dtype
 from headrace_tensors.device_arrays import DeviceArray, item_bytes
-from headrace_trt.memory import ALIGNMENT, Buffer, close_all
+from headrace_trt.running.memory import ALIGNMENT, Buffer, close_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from headrace_tensors import Signature
     from headrace_trt.engines.signature import Port
-    from headrace_trt.grouping import Run
     from headrace_trt.libraries.cuda import Cuda
-    from headrace_trt.memory import PinnedArena
+    from headrace_trt.running.grouping import Run
+    from headrace_trt.running.memory import PinnedArena
 
 __all__ = ["InputBuffers"]
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import BackendError
 from headrace_tensors import Item, RowRunner
 from headrace_tensors.device_arrays import StreamRef
-from headrace_trt.execution import ContextMemory, Execution
-from headrace_trt.graphs import GraphCache
-from headrace_trt.grouping import Run, not_padded, run_shapes
-from headrace_trt.items import Reader, zeros
-from headrace_trt.memory import PinnedArena, close_all
-from headrace_trt.outputs import Outputs, Raw, nbytes_of
-from headrace_trt.placing import InputBuffers
-from headrace_trt.results import hand_out_samples, results_of
+from headrace_trt.running.execution import ContextMemory, Execution
+from headrace_trt.running.graphs import GraphCache
+from headrace_trt.running.grouping import Run, not_padded, run_shapes
+from headrace_trt.running.items import Reader, zeros
+from headrace_trt.running.memory import PinnedArena, close_all
+from headrace_trt.running.outputs import Outputs, Raw, nbytes_of
+from headrace_trt.running.placing import InputBuffers
+from headrace_trt.running.results import hand_out_samples, results_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from headrace.keys import Request
     from headrace_tensors import Padding, Signature
     from headrace_trt.engines.engine import Engine
-    from headrace_trt.execution import SharedScratch
     from headrace_trt.libraries.cuda import Cuda
     from headrace_trt.options import InferOptions
+    from headrace_trt.running.execution import SharedScratch
 
 __all__ = ["Runner"]
 
