@@ -87,8 +87,8 @@ class Bench(EngineBench):
     def overhead(self) -> None:
         """Show what gathering, running and splitting cost the host beyond the bare loop."""
         from headrace_tensors.device_arrays import DeviceArray, StreamRef
+        from headrace_trt.backends.options import InferOptions
         from headrace_trt.engines.signature import read_signature
-        from headrace_trt.options import InferOptions
         from headrace_trt.running.gathering import Gathering
         from headrace_trt.running.memory import DevicePool, Stream
         from headrace_trt.running.runner import Runner

@@ -180,7 +180,7 @@ def test_options_become_settings(small_net):
 
 
 def test_paths_of_plugin_libraries_are_relative_to_the_file_that_names_them(tmp_path, monkeypatch):
-    from headrace_trt.options import BuildOptions
+    from headrace_trt.backends.options import BuildOptions
 
     folder = tmp_path / "models"
     folder.mkdir()

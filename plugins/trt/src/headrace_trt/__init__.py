@@ -12,6 +12,9 @@ from headrace.lazy import lazy_names
 
 if TYPE_CHECKING:
     from headrace_tensors import DeviceArray
+    from headrace_trt.backends.infer import TensorrtCat, TensorrtInferTensor, TensorrtSplit
+    from headrace_trt.backends.load_engine import LoadTensorrtEngine
+    from headrace_trt.backends.onnx2tensorrt import Onnx2Tensorrt
     from headrace_trt.building.builder import BuildCancelledError, BuiltPlan, build_plan
     from headrace_trt.building.cache import CachedPlan, trim_cache
     from headrace_trt.building.obtaining import build_engine
@@ -19,10 +22,7 @@ if TYPE_CHECKING:
     from headrace_trt.building.settings import BuildSettings
     from headrace_trt.engines.engine import Engine, load_plan
     from headrace_trt.engines.layers import Layer
-    from headrace_trt.infer import TensorrtCat, TensorrtInferTensor, TensorrtSplit
     from headrace_trt.libraries.tensorrt import Library, find_library
-    from headrace_trt.load_engine import LoadTensorrtEngine
-    from headrace_trt.onnx2tensorrt import Onnx2Tensorrt
     from headrace_trt.onnx_models.image_input import fold_image_input
     from headrace_trt.onnx_models.precision import convert_precision
     from headrace_trt.onnx_models.quantization import quantize
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "backends.infer": "TensorrtCat TensorrtInferTensor TensorrtSplit",
+    "backends.load_engine": "LoadTensorrtEngine",
+    "backends.onnx2tensorrt": "Onnx2Tensorrt",
     "building.builder": "BuildCancelledError BuiltPlan build_plan",
     "building.cache": "CachedPlan trim_cache",
+    "building.obtaining": "build_engine",
+    "building.profiles": "Profile",
+    "building.settings": "BuildSettings",
     "engines.engine": "Engine load_plan",
-    "onnx_models.image_input": "fold_image_input",
-    "infer": "TensorrtCat TensorrtInferTensor TensorrtSplit",
-    "running.items": "DeviceArray",
     "engines.layers": "Layer",
     "libraries.tensorrt": "Library find_library",
-    "load_engine": "LoadTensorrtEngine",
-    "building.obtaining": "build_engine",
-    "onnx2tensorrt": "Onnx2Tensorrt",
+    "onnx_models.image_input": "fold_image_input",
     "onnx_models.precision": "convert_precision",
-    "building.profiles": "Profile",
     "onnx_models.quantization": "quantize",
-    "building.settings": "BuildSettings",
+    "running.items": "DeviceArray",
 }
 
 __all__ = [

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from headrace.errors import InputError
     from headrace.keys import Request
     from headrace_tensors import Padding, Signature
+    from headrace_trt.backends.options import InferOptions
     from headrace_trt.engines.engine import Engine
     from headrace_trt.libraries.cuda import Cuda
-    from headrace_trt.options import InferOptions
     from headrace_trt.running.execution import SharedScratch
 
 __all__ = ["Runner"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import headrace
 from headrace.errors import SetupError
-from headrace_trt.load_engine import LoadTensorrtEngine
+from headrace_trt.backends.load_engine import LoadTensorrtEngine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

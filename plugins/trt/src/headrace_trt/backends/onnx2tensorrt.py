@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace_trt.options import BuildOptions
-from headrace_trt.words import EngineWord, cuda_for, device_errors_in_setup
+from headrace_trt.backends.base import EngineWord, cuda_for, device_errors_in_setup
+from headrace_trt.backends.options import BuildOptions
 
 if TYPE_CHECKING:
     import headrace

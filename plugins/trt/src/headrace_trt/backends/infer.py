@@ -10,8 +10,7 @@ import headrace
 from headrace.errors import BackendError, SetupError
 from headrace_tensors import choose_keys, enter, wait_for_callers
 from headrace_tensors.devices import Devices, check_devices, devices_of_engine, hands_on
-from headrace_trt.options import InferOptions
-from headrace_trt.words import (
+from headrace_trt.backends.base import (
     GATHERING,
     Held,
     cuda_for,
@@ -20,6 +19,7 @@ from headrace_trt.words import (
     gathering_of,
     stream_of,
 )
+from headrace_trt.backends.options import InferOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace_trt.options import LoadOptions
-from headrace_trt.words import EngineWord, cuda_for, device_errors_in_setup
+from headrace_trt.backends.base import EngineWord, cuda_for, device_errors_in_setup
+from headrace_trt.backends.options import LoadOptions
 
 if TYPE_CHECKING:
     import headrace
