@@ -23,7 +23,7 @@ from headrace.errors import (
     InstanceLostError,
     SetupError,
 )
-from headrace_ort import binding, cuda, on_device, opening, options, session
+from headrace_ort import cuda, on_device, opening, options, row_sizes, session
 from headrace_ort.binding import DeviceRunner
 from headrace_tensors import (
     DeviceArray,
@@ -251,7 +251,7 @@ def planning(device, monkeypatch):
         "run_with_iobinding",
         lambda session, *given: sessions.run(session, *given),
     )
-    monkeypatch.setattr(binding, "perf_counter", sessions.clock)
+    monkeypatch.setattr(row_sizes, "perf_counter", sessions.clock)
     return sessions
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import math
 from itertools import accumulate
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headrace.errors import BackendError, SetupError
+from headrace.errors import BackendError
 from headrace_ort import cuda
 from headrace_ort.device_memory import Cut, DeviceMemory, in_place, pad_items
-from headrace_ort.graphs import Graph, Graphs
+from headrace_ort.graphs import GRAPH, NO_GRAPH, UNFINISHED, Graphs
+from headrace_ort.row_sizes import RowSizes
 from headrace_tensors import (
     Item,
     batch_axis_hint,
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from headrace_tensors import Padding, Port, Signature
 
 __all__ = ["DeviceRunner", "outputs_last"]
-
-_GRAPH, _NO_CAPTURE = "gpu_graph_id", "-1"
-_UNFINISHED = "disable_synchronize_execution_providers"
 
 
 def outputs_last() -> bool:
@@ -61,7 +58,7 @@ class DeviceRunner:
         current: Makes the device current in this thread for a block, since ONNX Runtime changes it.
 
     Attributes:
-        row_sizes: The numbers of rows that runs may have, ascending. Empty: any.
+        row_sizes: The numbers of rows that runs may have.
     """
 
     settle = None
@@ -89,27 +86,29 @@ class DeviceRunner:
         self._kind = kind
         self._ordinal, self._stream = ordinal, stream
         self._to_cpu, self._shared = to_cpu, shared
-        self.row_sizes = [] if signature.one_at_a_time else sorted(sizes)
-        self._measured = measured
-        # The size that runs keep, the largest size needed since, the seconds lost by that, and the most that may be.
-        self._size, self._needed, self._lost_s, self._most_s = 0, 0, 0.0, 0.0
-        self._took_s: dict[int, float] = {}  # a run's seconds by its size
-        self._make_options = run_options
+        self.row_sizes = RowSizes(() if signature.one_at_a_time else sizes, measured=measured)
         self._options = run_options()
         # Without this entry ONNX Runtime raises and catches an exception at every run to find that it is missing.
         # The value -1 means no graph.
-        self._options.add_run_config_entry(_GRAPH, _NO_CAPTURE)
+        self._options.add_run_config_entry(GRAPH, NO_GRAPH)
         if not to_cpu and not shared:
-            self._options.add_run_config_entry(_UNFINISHED, "1")
+            self._options.add_run_config_entry(UNFINISHED, "1")
         self._kept: list[Any] = []
         self._memory = DeviceMemory(signature, ordinal, stream, self._kept, kind)
-        self._done = cuda.make_event(ordinal)
+        self._done = done = cuda.make_event(ordinal)
         self._pending = False  # whether the end of the batch has to wait for work
         self._binding: Any = None
         self._lasting = outputs_last()
         self._bound: dict[str, tuple[int, tuple[int, ...]]] = {}
         self._made_on = StreamRef(stream)
-        self._graphs = Graphs()
+        self._graphs = Graphs(
+            session,
+            signature,
+            self._memory,
+            wait=lambda: cuda.wait_for(stream, done),
+            run_options=run_options,
+            unfinished=not to_cpu,
+        )
         self._optional = any(port.optional for port in signature.inputs)
         self._cut = Cut({}, {}, ())
 
@@ -140,28 +139,13 @@ class DeviceRunner:
         rows = sum(item.rows for item in items)
         graph = self._graphs.fitting(rows, items[0].tensors)
         if graph is not None:
-            for port in (port for port in self._signature.inputs if port.name in graph.inputs):
-                arrays = [item.tensors[port.name] for item in items]
-                self._memory.fill(graph.inputs[port.name], arrays, port, graph.rows)
-            self._session.run_with_iobinding(graph.binding, graph.options)
+            outputs = self._graphs.run(graph, items)
             self._pending = True
-            outputs = graph.outputs
         else:
-            rows = self._signature.rows or self._size_of(rows)
+            rows = self._signature.rows or self.row_sizes.filled(rows)
             outputs = self._run_bound(items, rows)
         results = self._results(outputs, items, rows, copied=graph is not None)
         return named_results(results, self._signature.outputs)
-
-    def _size_of(self, rows: int) -> int:
-        """Return the rows with which a run is made: an earlier run's, until copies of rows have cost two changes."""
-        size = next((n for n in self.row_sizes if n >= rows), None)
-        if size is None or not self._took_s:
-            return size or rows
-        self._needed = max(self._needed, size)
-        self._lost_s += self._took_s[self._size] - self._took_s[size]
-        if size >= self._size or self._lost_s > self._most_s:
-            self._size, self._needed, self._lost_s = self._needed, 0, 0.0
-        return self._size
 
     def _run_bound(self, items: Sequence[Item], rows: int) -> list[Any]:
         binding = self._binding
@@ -181,7 +165,7 @@ class DeviceRunner:
             outputs: list[Any]
             if self._to_cpu:
                 outputs = binding.copy_outputs_to_cpu()
-                self._passed()  # without `_UNFINISHED`, ONNX Runtime has synchronised the stream
+                self._passed()  # without `UNFINISHED`, ONNX Runtime has synchronised the stream
                 return outputs
             self._pending = True
             outputs = list(binding.get_outputs())
@@ -347,52 +331,7 @@ class DeviceRunner:
         self._memory.passed()
         self._kept.clear()
 
-    # Graphs.
-
-    def capture(self, sizes: Iterable[int]) -> None:
-        """Capture a graph per number of rows.
-
-        Raises:
-            SetupError: A shape is not fixed, or the model cannot be captured.
-        """
-        for port in (*self._signature.inputs, *self._signature.outputs):
-            if not port.optional and (not port.batched or None in port.shape[1:]):
-                raise SetupError(
-                    f"cuda_graph needs one shape, and {port.name!r} is {port.text()}",
-                    hint="Export the model with fixed axes but for the batch.",
-                )
-        for number, rows in enumerate(sorted(sizes, reverse=True), 1):
-            self._graphs[rows] = self._captured(rows, number)
-
-    def _captured(self, rows: int, number: int) -> Graph:
-        graph = Graph(rows, self._session.io_binding(), self._make_options(), {}, [])
-        graph.options.add_run_config_entry(_GRAPH, str(number))
-        if not self._to_cpu:
-            graph.options.add_run_config_entry(_UNFINISHED, "1")
-        for port in (port for port in self._signature.inputs if not port.optional):
-            shape = (rows, *(n or 1 for n in port.shape[1:]))
-            value = self._memory.empty(shape, numpy_dtype(port.dtype))
-            self._memory.fill(value, [np.zeros(shape, numpy_dtype(port.dtype))], port, rows)
-            cuda.wait_for(self._stream, self._done)
-            graph.inputs[port.name] = value
-            graph.binding.bind_ortvalue_input(port.name, value)
-        for port in self._signature.outputs:
-            value = self._memory.empty(
-                (rows, *(n or 1 for n in port.shape[1:])), numpy_dtype(port.dtype)
-            )
-            graph.outputs.append(value)
-            graph.binding.bind_ortvalue_output(port.name, value)
-        try:
-            for _ in range(2):  # the first run of a size captures, later ones replay
-                self._session.run_with_iobinding(graph.binding, graph.options)
-            cuda.wait_for(self._stream, self._done)
-        except Exception as error:
-            raise SetupError(
-                f"the model cannot be captured in a CUDA graph (batch of {rows}): "
-                f"{' '.join(str(error).split())[:300]}",
-                hint="cuda_graph = false runs it as it is.",
-            ) from error
-        return graph
+    # The warm-up.
 
     def outputs_of(self, feeds: Mapping[str, Any], rows: int) -> list[Any]:
         """Run inputs by name, of a number of rows, and return each output, or its shape where it is on the device."""
@@ -418,38 +357,19 @@ class DeviceRunner:
             self._memory.warm_up()
             if sizes:
                 fixed = self._signature.rows
-                self.capture([fixed] if fixed is not None else sizes)
+                self._graphs.capture([fixed] if fixed is not None else sizes)
             self.end()
-        if self._measured:
-            self._measure()
+        if self.row_sizes.measured:
+            self.row_sizes.measure(self._repeat if self._seen[1] else None)
         # Convolutions are planned for the last of them, the largest. Samples of free axes have not run.
         elif self._seen[1]:
             for rows in self._signature.sizes:
-                self._outputs_of(*self._seen, rows)
+                self._repeat(rows)
         return self.sizes
 
-    def _measure(self) -> None:
-        """Time runs of all sizes, and a change to the largest. Drop them if it takes no longer than a run."""
-        sizes, self.row_sizes = self.row_sizes, []
-        if not self._seen[1]:
-            return
-        try:
-            for rows in (*sizes, sizes[0], sizes[-1]):
-                changed_s, *same_s = (self._time(rows) for _ in range(4))
-                self._took_s[rows] = min(same_s)
-        except Exception as error:
-            if cuda.lost_device(error) is not None:
-                raise
-            return  # a default fails no node whose batches may never be so large
-        if changed_s >= 2 * min(same_s):
-            self.row_sizes, self._size = sizes, sizes[-1]
-            self._most_s = 2 * (changed_s - min(same_s))  # to fewer rows, and back
-
-    def _time(self, rows: int) -> float:
-        """Run a number of rows, and return the seconds."""
-        begun_s = perf_counter()
+    def _repeat(self, rows: int) -> None:
+        """Run the inputs of the warm-up again, filled up to a number of rows."""
         self._outputs_of(*self._seen, rows)
-        return perf_counter() - begun_s
 
     @property
     def sizes(self) -> list[int]:
@@ -458,7 +378,7 @@ class DeviceRunner:
 
     def close(self) -> None:
         """Release buffers and graphs."""
-        self._graphs.clear()
+        self._graphs.close()
         self._kept.clear()
         self._memory.close()
         cuda.close_event(self._done)
