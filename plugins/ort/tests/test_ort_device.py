@@ -24,7 +24,7 @@ from headrace.errors import (
     SetupError,
 )
 from headrace_ort import cuda, on_device, opening, options, row_sizes, session
-from headrace_ort.binding import DeviceRunner
+from headrace_ort.device_runner import DeviceRunner
 from headrace_tensors import (
     DeviceArray,
     device_arrays,
