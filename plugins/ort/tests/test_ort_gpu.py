@@ -11,7 +11,7 @@ from onnx import TensorProto as T
 
 import headrace
 from headrace.errors import InputError, SetupError
-from headrace_ort import cuda, device_runner
+from headrace_ort import binding, cuda
 from headrace_tensors import DeviceArray
 
 pytestmark = pytest.mark.gpu
@@ -129,13 +129,13 @@ def test_any_mixture_of_places_gives_the_same(torch, start, matmul, to, graph):
 def test_no_copy_where_the_device_is_the_same(torch, start, matmul, monkeypatch):
     path, weights = matmul
     backend = start(path, {"device": DEVICE}, output_device="device")
-    found, look = [], device_runner.in_place
+    found, look = [], binding.in_place
 
     def seen(arrays, rows):
         found.append(look(arrays, rows))
         return found[-1]
 
-    monkeypatch.setattr(device_runner, "in_place", seen)
+    monkeypatch.setattr(binding, "in_place", seen)
     whole = torch.from_numpy(samples_of(4)).to(DEVICE)
     batch = [{"data": row} for row in whole]
     assert backend(batch) is None

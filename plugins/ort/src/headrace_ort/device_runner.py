@@ -1,4 +1,4 @@
-"""Runs a session on a CUDA device: inputs and results are bound in place, on the instance's stream."""
+"""Runs a session on a CUDA device, on the instance's stream, and gives requests their rows of the results."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ import math
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from headrace.errors import BackendError
 from headrace_ort import cuda
-from headrace_ort.device_memory import Cut, DeviceMemory, in_place, pad_items
+from headrace_ort.binding import Binding
+from headrace_ort.device_memory import Cut, DeviceMemory, pad_items
 from headrace_ort.graphs import GRAPH, NO_GRAPH, UNFINISHED, Graphs
 from headrace_ort.row_sizes import RowSizes
 from headrace_tensors import (
@@ -28,17 +27,11 @@ from headrace_tensors.device_arrays import DeviceArray, StreamRef
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    import numpy as np
+
     from headrace_tensors import Padding, Port, Signature
 
-__all__ = ["DeviceRunner", "outputs_last"]
-
-
-def outputs_last() -> bool:
-    """Return whether a binding's outputs outlast it: before ONNX Runtime 1.30 they are references into it."""
-    import onnxruntime
-
-    major, minor = onnxruntime.__version__.split(".")[:2]
-    return (int(major), int(minor)) >= (1, 30)
+__all__ = ["DeviceRunner"]
 
 
 class DeviceRunner:
@@ -83,7 +76,6 @@ class DeviceRunner:
         # Inputs with which the warm-up has run, and their number of rows.
         self._seen: tuple[Mapping[str, Any], int] = {}, 0
         self._session, self._signature = session, signature
-        self._kind = kind
         self._ordinal, self._stream = ordinal, stream
         self._to_cpu, self._shared = to_cpu, shared
         self.row_sizes = RowSizes(() if signature.one_at_a_time else sizes, measured=measured)
@@ -97,9 +89,15 @@ class DeviceRunner:
         self._memory = DeviceMemory(signature, ordinal, stream, self._kept, kind)
         self._done = done = cuda.make_event(ordinal)
         self._pending = False  # whether the end of the batch has to wait for work
-        self._binding: Any = None
-        self._lasting = outputs_last()
-        self._bound: dict[str, tuple[int, tuple[int, ...]]] = {}
+        self._binding = Binding(
+            session,
+            signature,
+            self._memory,
+            self._kept,
+            kind=kind,
+            ordinal=ordinal,
+            to_cpu=to_cpu,
+        )
         self._made_on = StreamRef(stream)
         self._graphs = Graphs(
             session,
@@ -109,7 +107,6 @@ class DeviceRunner:
             run_options=run_options,
             unfinished=not to_cpu,
         )
-        self._optional = any(port.optional for port in signature.inputs)
         self._cut = Cut({}, {}, ())
 
     # One batch.
@@ -148,16 +145,7 @@ class DeviceRunner:
         return named_results(results, self._signature.outputs)
 
     def _run_bound(self, items: Sequence[Item], rows: int) -> list[Any]:
-        binding = self._binding
-        if binding is None:
-            binding = self._binding = self._session.io_binding()
-            self._bind_outputs(binding)
-        if self._optional:
-            binding.clear_binding_inputs()  # one that an earlier run brought would stay bound
-            self._bound.clear()
-        there = [port for port in self._signature.inputs if port.name in items[0].tensors]
-        for port in there:
-            self._bind_rows(binding, port, items, rows)
+        binding = self._binding.bind(items, rows)
         if self._shared:
             cuda.wait_for(self._stream, self._done)
         try:
@@ -166,49 +154,12 @@ class DeviceRunner:
             if self._to_cpu:
                 outputs = binding.copy_outputs_to_cpu()
                 self._passed()  # without `UNFINISHED`, ONNX Runtime has synchronised the stream
-                return outputs
-            self._pending = True
-            outputs = list(binding.get_outputs())
-            if not self._lasting:
-                for output in outputs:
-                    output.binding = binding  # it owns them, so it must live as long as they do
-                self._binding, self._bound = None, {}
+            else:
+                self._pending = True
+                outputs = self._binding.outputs()
             return outputs
         finally:
-            # The bound outputs now belong to the requests, or are left over from a failed run, so the next run needs
-            # new memory. The outputs are bound again here and not before that run, because the device still computes
-            # and the host's time costs nothing.
-            if self._binding is not None:
-                binding.clear_binding_outputs()
-                self._bind_outputs(binding)
-
-    def _bind_rows(self, binding: Any, port: Port, items: Sequence[Item], rows: int) -> None:
-        """Bind the rows of an input: in place if they are together on the device, else in memory of the instance."""
-        arrays = [item.tensors[port.name] for item in items]
-        if not port.batched:
-            binding.bind_cpu_input(port.name, np.ascontiguousarray(arrays[0]))
-            return
-        shape = (rows, *arrays[0].shape[1:])
-        if in_place(arrays, rows):
-            self._bind(binding, port, arrays[0].pointer, shape)
-            self._kept.append(arrays)
-        else:
-            value = self._memory.staged(port, shape)
-            self._memory.fill(value, arrays, port, rows)
-            self._bind(binding, port, value.data_ptr(), shape)
-
-    def _bind_outputs(self, binding: Any) -> None:
-        """Bind the outputs of the next run to new memory, on the CPU or on the device."""
-        where = ("cpu", 0) if self._to_cpu else (self._kind, self._ordinal)
-        for port in self._signature.outputs:
-            binding.bind_output(port.name, *where)
-
-    def _bind(self, binding: Any, port: Port, pointer: int, shape: tuple[int, ...]) -> None:
-        """Bind an input to memory on the device, unless it already is, with the same shape."""
-        if self._bound.get(port.name) != (pointer, shape):
-            dtype = numpy_dtype(port.dtype)
-            binding.bind_input(port.name, self._kind, self._ordinal, dtype, shape, pointer)
-            self._bound[port.name] = pointer, shape
+            self._binding.renew_outputs()
 
     # Results.
 
@@ -379,8 +330,9 @@ class DeviceRunner:
     def close(self) -> None:
         """Release buffers and graphs."""
         self._graphs.close()
+        self._binding.close()
         self._kept.clear()
         self._memory.close()
         cuda.close_event(self._done)
         # The context still refers to the runner (`batch.at_end`), which must not keep the session alive.
-        self._session = self._binding = self._done = None
+        self._session = self._done = None
