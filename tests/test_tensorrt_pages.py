@@ -131,7 +131,8 @@ def test_polygraphy_knows_the_flags_of_what_needs_a_device():
 
 def test_every_option_of_a_page_exists():
     from headrace._language.config.sections import NodeKeys
-    from headrace_trt.backends.options import BuildOptions, InferOptions, LoadOptions
+    from headrace_trt.backends.options import BuildOptions, LoadOptions
+    from headrace_trt.running.options import InferOptions
 
     classes = (BuildOptions, InferOptions, LoadOptions, NodeKeys)
     known = {name for cls in classes for name in cls.model_fields}

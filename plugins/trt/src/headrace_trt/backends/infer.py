@@ -19,7 +19,7 @@ from headrace_trt.backends.base import (
     gathering_of,
     stream_of,
 )
-from headrace_trt.backends.options import InferOptions
+from headrace_trt.running.options import InferOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""The options of the backends."""
+"""The options of `Onnx2Tensorrt` and `LoadTensorrtEngine`, which bring an engine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from pydantic import (
 
 import headrace
 from headrace.errors import SetupError
-from headrace_tensors import RowSizes, UnbatchedOptions
 from headrace_trt.building.profiles import ShapeRange, parse_shapes, refuse_names
 from headrace_trt.building.settings import (
     BuildSettings,
@@ -30,7 +29,7 @@ from headrace_trt.building.settings import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["BuildOptions", "InferOptions", "LoadOptions"]
+__all__ = ["BuildOptions", "LoadOptions"]
 
 Names = tuple[Annotated[str, Field(min_length=1)], ...]
 Shapes = str | dict[str, str | list[int]]
@@ -261,33 +260,3 @@ class LoadOptions(headrace.Options):
         description="Plugin libraries (.so files, relative to the file that names them) and creators "
         "in Python (package.module:Class); refused where `import` is.",
     )
-
-
-class InferOptions(UnbatchedOptions):
-    """Options of `TensorrtInferTensor`."""
-
-    output_device: Literal["cpu", "device"] = Field(
-        "cpu",
-        description="Where results are: numpy arrays, or arrays on the device that DLPack takes.",
-    )
-    row_sizes: RowSizes = ()
-    cuda_graph: bool = Field(
-        False, description="Whether runs are recorded as CUDA graphs, one per shape."
-    )
-    cuda_graph_limit: int = Field(
-        16, ge=1, description="Most graphs that are kept, of the shapes that were used last."
-    )
-    context_memory: Literal["static", "on_profile_change", "shared"] = Field(
-        "static",
-        description="Scratch memory of an instance: for every profile, for its own, or one for all "
-        "instances of the node, which then run one at a time.",
-    )
-
-    @model_validator(mode="after")
-    def _one_memory(self) -> InferOptions:
-        if self.cuda_graph and self.context_memory == "on_profile_change":
-            raise ValueError(
-                "cuda_graph gives the contexts of an instance one scratch memory for every profile, which"
-                " context_memory = 'on_profile_change' would not be: leave one of them out"
-            )
-        return self

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from headrace.errors import InputError
     from headrace.keys import Request
     from headrace_tensors import Padding, Signature
-    from headrace_trt.backends.options import InferOptions
     from headrace_trt.engines.engine import Engine
     from headrace_trt.libraries.cuda import Cuda
     from headrace_trt.running.execution import SharedScratch
+    from headrace_trt.running.options import InferOptions
 
 __all__ = ["Runner"]
 
