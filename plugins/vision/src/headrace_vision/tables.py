@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from importlib.metadata import EntryPoint, entry_points
-from inspect import signature
+from inspect import cleandoc, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_type_hints
 
@@ -86,10 +86,10 @@ def _documented(of: type[Any], section: str) -> dict[str, str]:
     """
     texts: dict[str, str] = {}
     name = ""
-    text = (of.__doc__ or "").partition(f"    {section}:\n")[2].partition("\n\n")[0]
+    text = cleandoc(of.__doc__ or "").partition(f"\n{section}:\n")[2].partition("\n\n")[0]
     for line in text.splitlines():
         first, colon, rest = line.strip().partition(": ")
-        if colon and not line.startswith(" " * 9):
+        if colon and not line.startswith(" " * 5):
             name, texts[first] = first, rest
         elif name:
             texts[name] += f" {line.strip()}"
