@@ -413,6 +413,18 @@ def test_the_tables_of_a_file_are_the_arguments_of_what_they_make():
         jsonschema.validate({**good, "sources": {"a": {"input": "v.mp4", "strid": 2}}}, schema)
 
 
+def test_python_that_drops_docstrings_has_the_same_tables_without_descriptions():
+    code = "from headrace_vision import VisionConfig; print(sorted(VisionConfig.model_json_schema()['$defs']))"
+    texts = [
+        subprocess.run(
+            [sys.executable, flag, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        for flag in ("-O", "-OO")
+    ]
+    assert "SourceTable" in texts[0]
+    assert texts[0] == texts[1]
+
+
 def command(*arguments, cwd):
     """Run ``headrace video`` in this process and a folder."""
     with pytest.MonkeyPatch.context() as patch:

@@ -43,17 +43,15 @@ class EncodeMat(PerImage):
     """
 
     class Options(ImageOptions):
-        """The format of the file, and its quality."""
+        """The format of the file, and its quality.
 
-        format: Literal["jpeg", "png", "webp"] = Field(
-            "jpeg", description="Format of the file (a name)."
-        )
-        quality: int = Field(
-            95,
-            ge=1,
-            le=100,
-            description="Quality of JPEG and lossy WebP, 1 to 100 (no unit); PNG loses nothing.",
-        )
+        Attributes:
+            format: Format of the file (a name).
+            quality: Quality of JPEG and lossy WebP, 1 to 100 (no unit); PNG loses nothing.
+        """
+
+        format: Literal["jpeg", "png", "webp"] = "jpeg"
+        quality: int = Field(95, ge=1, le=100)
 
         positional = ("format", "quality")
 

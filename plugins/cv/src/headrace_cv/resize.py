@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from headrace_cv._fields import ImageOptions, Interpolation, Side, check_made
 from headrace_cv._per_image import PerImage, of_data
@@ -48,26 +48,22 @@ class ResizeMat(PerImage):
     """
 
     class Options(ImageOptions):
-        """The size, and how values between pixels are computed."""
+        """The size, and how values between pixels are computed.
 
-        resize_h: Side | None = Field(
-            None, description="Height of the result, in pixels; none keeps the aspect ratio."
-        )
-        resize_w: Side | None = Field(
-            None, description="Width of the result, in pixels; none keeps the aspect ratio."
-        )
-        resize_short: Side | None = Field(
-            None,
-            description="Length of the shorter side, in pixels, in place of resize_h and resize_w.",
-        )
-        interpolation: Interpolation = Field(
-            "linear", description="How values between pixels are computed (a name)."
-        )
-        antialias: bool = Field(
-            False,
-            description="Let Pillow compute linear, cubic or lanczos, from all pixels of an image that becomes smaller "
-            "(true or false).",
-        )
+        Attributes:
+            resize_h: Height of the result, in pixels; none keeps the aspect ratio.
+            resize_w: Width of the result, in pixels; none keeps the aspect ratio.
+            resize_short: Length of the shorter side, in pixels, in place of resize_h and resize_w.
+            interpolation: How values between pixels are computed (a name).
+            antialias: Let Pillow compute linear, cubic or lanczos, from all pixels of an image that becomes smaller
+                (true or false).
+        """
+
+        resize_h: Side | None = None
+        resize_w: Side | None = None
+        resize_short: Side | None = None
+        interpolation: Interpolation = "linear"
+        antialias: bool = False
 
         positional = ("resize_h", "resize_w")
 

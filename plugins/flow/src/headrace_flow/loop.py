@@ -98,9 +98,14 @@ class Loop(Again):
     """
 
     class Options(headrace.Options):
-        """Options of Loop."""
+        """Options of Loop.
 
-        until: str = Field(description="The key that X writes to end the loop.")
-        limit: int = Field(100, ge=1, description="How many times X may run for one item.")
+        Attributes:
+            until: The key that X writes to end the loop.
+            limit: How many times X may run for one item.
+        """
+
+        until: str
+        limit: int = Field(100, ge=1)
 
     writes: tuple[str, ...] | type = ("result", "{until}")

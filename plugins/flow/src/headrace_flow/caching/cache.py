@@ -49,17 +49,19 @@ class Cache(headrace.Backend):
     """
 
     class Options(headrace.Options):
-        """Options of Cache."""
+        """Options of Cache.
 
-        seconds: float = Field(
-            60.0, gt=0, description="For how long an answer is given, in seconds."
-        )
-        entries: int = Field(1000, ge=1, description="How many answers are kept at most.")
-        bytes: int = Field(2**28, ge=1, description="How many bytes the kept answers take at most.")
-        keys: tuple[str, ...] | None = Field(
-            None,
-            description="Further keys that X reads, beside its declared inputs; required if X declares no inputs.",
-        )
+        Attributes:
+            seconds: For how long an answer is given, in seconds.
+            entries: How many answers are kept at most.
+            bytes: How many bytes the kept answers take at most.
+            keys: Further keys that X reads, beside its declared inputs; required if X declares no inputs.
+        """
+
+        seconds: float = Field(60.0, gt=0)
+        entries: int = Field(1000, ge=1)
+        bytes: int = Field(2**28, ge=1)
+        keys: tuple[str, ...] | None = None
 
     takes = 1
     bracket = Bracket(keys_option="keys", combine_ranges=combine_ranges)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
-
 import headrace
 from headrace.errors import InstanceLostError
 from headrace.words import Bracket, Place, combine_ranges, run_child, select
@@ -47,12 +45,13 @@ class Once(headrace.Backend):
     """
 
     class Options(headrace.Options):
-        """Options of Once."""
+        """Options of Once.
 
-        keys: tuple[str, ...] | None = Field(
-            None,
-            description="Further keys that X reads, beside its declared inputs; required if X declares no inputs.",
-        )
+        Attributes:
+            keys: Further keys that X reads, beside its declared inputs; required if X declares no inputs.
+        """
+
+        keys: tuple[str, ...] | None = None
 
     takes = 1
     keeps = True

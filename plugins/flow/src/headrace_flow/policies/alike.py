@@ -55,25 +55,18 @@ class Alike(PickingPolicy):
     """
 
     class Options(Greedy.Options):
-        """Keys of the node for the policy."""
+        """Keys of the node for the policy.
 
-        by: str = Field(
-            "length",
-            min_length=1,
-            description="The key of a request that is compared: numbers by their spread, all else for being "
-            "equal. Where a request has no `length` or `shape`, it is that of `data`.",
-        )
-        spread: float = Field(
-            0.2,
-            ge=0,
-            le=1,
-            description="The most that (greatest - least) / greatest may be in a batch.",
-        )
-        patience_ms: float = Field(
-            20,
-            ge=0,
-            description="How long the first request may be overtaken, in milliseconds after batching_timeout.",
-        )
+        Attributes:
+            by: The key of a request that is compared: numbers by their spread, all else for being equal. Where a
+                request has no `length` or `shape`, it is that of `data`.
+            spread: The most that (greatest - least) / greatest may be in a batch.
+            patience_ms: How long the first request may be overtaken, in milliseconds after batching_timeout.
+        """
+
+        by: str = Field("length", min_length=1)
+        spread: float = Field(0.2, ge=0, le=1)
+        patience_ms: float = Field(20, ge=0)
 
     def __init__(self, options: Any = None) -> None:
         super().__init__(options)

@@ -35,25 +35,19 @@ class Budget(PickingPolicy):
     """
 
     class Options(Greedy.Options):
-        """Keys of the node for the policy."""
+        """Keys of the node for the policy.
 
-        cost: str = Field(
-            "tokens",
-            min_length=1,
-            description="The key of a request with its cost, a number. Where a request has no `length`, it is that "
-            "of `data`.",
-        )
-        most: float = Field(gt=0, description="The most that a batch may cost.")
-        area: Literal["sum", "padded"] = Field(
-            "sum",
-            description="What a batch costs: the sum of its costs, or its rows times the greatest.",
-        )
-        spread: float = Field(
-            1.0,
-            ge=0,
-            le=1,
-            description="The most that (greatest - least) / greatest of the costs may be in a batch; 1: any.",
-        )
+        Attributes:
+            cost: The key of a request with its cost, a number. Where a request has no `length`, it is that of `data`.
+            most: The most that a batch may cost.
+            area: What a batch costs: the sum of its costs, or its rows times the greatest.
+            spread: The most that (greatest - least) / greatest of the costs may be in a batch; 1: any.
+        """
+
+        cost: str = Field("tokens", min_length=1)
+        most: float = Field(gt=0)
+        area: Literal["sum", "padded"] = "sum"
+        spread: float = Field(1.0, ge=0, le=1)
 
     def __init__(self, options: Any = None) -> None:
         super().__init__(options)

@@ -51,11 +51,17 @@ class Benchmark(headrace.Backend):
     """
 
     class Options(headrace.Options):
-        """How many requests are sent, and by how many clients."""
+        """How many requests are sent, and by how many clients.
 
-        clients: int = Field(10, ge=1, le=10_000, description="How many send at a time.")
-        total: int = Field(1000, ge=1, description="Requests that are measured, of all clients.")
-        warm_up: int = Field(20, ge=0, description="Requests before them that are not measured.")
+        Attributes:
+            clients: How many send at a time.
+            total: Requests that are measured, of all clients.
+            warm_up: Requests before them that are not measured.
+        """
+
+        clients: int = Field(10, ge=1, le=10_000)
+        total: int = Field(1000, ge=1)
+        warm_up: int = Field(20, ge=0)
 
     takes = 1
     rerun = False  # a second run would take as long again

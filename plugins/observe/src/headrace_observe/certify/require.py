@@ -93,14 +93,15 @@ class Certificate(_Part):
 
 
 class Require(headrace.Options):
-    """The keys of a node that is built only as it was certified."""
+    """The keys of a node that is built only as it was certified.
 
-    require: headrace.OutputPath = Field(
-        description="The certificate of this configuration, made by headrace certify."
-    )
-    invariant: bool = Field(
-        False, description="Form only batches of the sizes whose results agree (true or false)."
-    )
+    Attributes:
+        require: The certificate of this configuration, made by headrace certify.
+        invariant: Form only batches of the sizes whose results agree (true or false).
+    """
+
+    require: headrace.OutputPath
+    invariant: bool = False
 
     @field_validator("require")
     @classmethod

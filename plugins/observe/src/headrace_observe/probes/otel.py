@@ -11,8 +11,6 @@ from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import pydantic
-
 import headrace
 from headrace.errors import code_of
 from headrace_observe.codes import bounded
@@ -115,10 +113,15 @@ class OpenTelemetry:
     """
 
     class Options(headrace.Options):
-        """What is exported."""
+        """What is exported.
 
-        spans: bool = pydantic.Field(True, description="Whether requests and batches are spans.")
-        metrics: bool = pydantic.Field(True, description="Whether stats() is given as metrics.")
+        Attributes:
+            spans: Whether requests and batches are spans.
+            metrics: Whether stats() is given as metrics.
+        """
+
+        spans: bool = True
+        metrics: bool = True
 
     def __init__(self, options: OpenTelemetry.Options) -> None:
         """Find the library.

@@ -52,19 +52,18 @@ class Prometheus:
     """
 
     class Options(headrace.Options):
-        """Where it listens."""
+        """Where it listens.
 
-        port: int = pydantic.Field(9464, ge=0, le=65535, description="The port; 0 for a free one.")
-        host: str = pydantic.Field(
-            "127.0.0.1",
-            min_length=1,  # an empty text would mean every address
-            description='The address; "0.0.0.0", or "::" for IPv6, lets other machines ask, too.',
-        )
-        bounds: list[pydantic.PositiveFloat] = pydantic.Field(
-            list(BOUNDS_S),
-            description="Upper bounds, in seconds and ascending, of the histograms of request and queue time; "
-            "an empty list for no histograms.",
-        )
+        Attributes:
+            port: The port; 0 for a free one.
+            host: The address; "0.0.0.0", or "::" for IPv6, lets other machines ask, too.
+            bounds: Upper bounds, in seconds and ascending, of the histograms of request and queue time; an empty list
+                for no histograms.
+        """
+
+        port: int = pydantic.Field(9464, ge=0, le=65535)
+        host: str = pydantic.Field("127.0.0.1", min_length=1)
+        bounds: list[pydantic.PositiveFloat] = pydantic.Field(list(BOUNDS_S))
 
         @pydantic.field_validator("bounds")
         @classmethod

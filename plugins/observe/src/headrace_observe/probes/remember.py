@@ -40,14 +40,15 @@ class Remember:
     """
 
     class Options(headrace.Options):
-        """How much is kept."""
+        """How much is kept.
+
+        Attributes:
+            size: The most memory, as 64MiB; beyond it the oldest is forgotten (bytes).
+        """
 
         positional = ("size",)
 
-        size: pydantic.ByteSize = pydantic.Field(
-            pydantic.ByteSize(64 << 20),
-            description="The most memory, as 64MiB; beyond it the oldest is forgotten (bytes).",
-        )
+        size: pydantic.ByteSize = pydantic.Field(pydantic.ByteSize(64 << 20))
 
     def __init__(self, options: Remember.Options | None = None) -> None:
         """Begin to remember.

@@ -39,24 +39,21 @@ class Trace:
     span_done: Callable[..., None] = staticmethod(_leave_to_others)
 
     class Options(headrace.Options):
-        """What is recorded, and the file."""
+        """What is recorded, and the file.
+
+        Attributes:
+            path: The file (JSON); without one only `trace` records.
+            sample: The share of requests, each with its batch.
+            max_bytes: The largest size of the file; beyond it the oldest events are dropped.
+            nvtx: Whether elements become NVTX ranges too, for Nsight Systems.
+        """
 
         positional = ("path",)
 
-        path: headrace.OutputPath | None = pydantic.Field(
-            None, description="The file (JSON); without one only `trace` records."
-        )
-        sample: float = pydantic.Field(
-            1.0, gt=0, le=1, description="The share of requests, each with its batch."
-        )
-        max_bytes: int = pydantic.Field(
-            _MAX_BYTES,
-            ge=100_000,
-            description="The largest size of the file; beyond it the oldest events are dropped.",
-        )
-        nvtx: bool = pydantic.Field(
-            False, description="Whether elements become NVTX ranges too, for Nsight Systems."
-        )
+        path: headrace.OutputPath | None = None
+        sample: float = pydantic.Field(1.0, gt=0, le=1)
+        max_bytes: int = pydantic.Field(_MAX_BYTES, ge=100_000)
+        nvtx: bool = False
 
     def __init__(self, options: Trace.Options) -> None:
         """Begin to record, if there is a path.

@@ -116,11 +116,13 @@ class SimulatedBatches(headrace.Backend):
     """
 
     class Options(headrace.Options):
-        """Options of SimulatedBatches."""
+        """Options of SimulatedBatches.
 
-        carries: int | None = Field(
-            None, ge=1, description="How many instances auto gives its node."
-        )
+        Attributes:
+            carries: How many instances auto gives its node.
+        """
+
+        carries: int | None = Field(None, ge=1)
 
     keeps = True
     simulation: Simulation

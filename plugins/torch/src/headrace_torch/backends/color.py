@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, FiniteFloat, field_validator, model_validator
+from pydantic import FiniteFloat, field_validator, model_validator
 
 import headrace
 from headrace.errors import InputError
@@ -63,9 +63,13 @@ class CvtColorTensor(PerImage):
     """
 
     class Options(headrace.Options):
-        """The colour to convert to."""
+        """The colour to convert to.
 
-        color: ColorName = Field(description="Order of the channels of the result (a name).")
+        Attributes:
+            color: Order of the channels of the result (a name).
+        """
+
+        color: ColorName
 
         positional = ("color",)
 
@@ -127,23 +131,19 @@ class NormalizeTensor(PerImage):
     """
 
     class Options(headrace.Options):
-        """The computation on the values."""
+        """The computation on the values.
 
-        scale: FiniteFloat | None = Field(
-            default=None, description="Factor, multiplied first (no unit); none means 1."
-        )
-        mean: FiniteFloat | PerChannel | None = Field(
-            default=None,
-            description="Subtracted after scaling, in scaled values: one number or one per channel.",
-        )
-        std: FiniteFloat | PerChannel | None = Field(
-            default=None,
-            description="Divided by last, in scaled values, not 0: one number or one per channel.",
-        )
-        dtype: Literal["float16", "bfloat16", "float32"] | None = Field(
-            default=None,
-            description="The dtype of the result; none: that of a floating image, else float32.",
-        )
+        Attributes:
+            scale: Factor, multiplied first (no unit); none means 1.
+            mean: Subtracted after scaling, in scaled values: one number or one per channel.
+            std: Divided by last, in scaled values, not 0: one number or one per channel.
+            dtype: The dtype of the result; none: that of a floating image, else float32.
+        """
+
+        scale: FiniteFloat | None = None
+        mean: FiniteFloat | PerChannel | None = None
+        std: FiniteFloat | PerChannel | None = None
+        dtype: Literal["float16", "bfloat16", "float32"] | None = None
 
         positional = ("scale", "mean", "std")
 

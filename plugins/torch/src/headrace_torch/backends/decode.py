@@ -47,23 +47,17 @@ class DecodeTensor(TensorBackend):
     """
 
     class Options(headrace.Options):
-        """The limits, and what becomes of rare kinds of JPEG."""
+        """The limits, and what becomes of rare kinds of JPEG.
 
-        on_unsupported: Literal["error", "cpu"] = Field(
-            default="error",
-            description="A file of a kind that the decoder lacks fails, or is decoded on the CPU "
-            "and copied (a name).",
-        )
-        max_pixels: int = Field(
-            default=100_000_000,
-            ge=1,
-            le=1 << 30,
-            description="Largest picture, in pixels (width x height); read in the header.",
-        )
-        exif_orientation: bool = Field(
-            default=True,
-            description="Turn and mirror the picture as its EXIF data ask (true or false).",
-        )
+        Attributes:
+            on_unsupported: A file of a kind that the decoder lacks fails, or is decoded on the CPU and copied (a name).
+            max_pixels: Largest picture, in pixels (width x height); read in the header.
+            exif_orientation: Turn and mirror the picture as its EXIF data ask (true or false).
+        """
+
+        on_unsupported: Literal["error", "cpu"] = "error"
+        max_pixels: int = Field(default=100_000_000, ge=1, le=1 << 30)
+        exif_orientation: bool = True
 
     default_device = "cuda:0"
     takes_from = None

@@ -118,28 +118,21 @@ class ResizeTensor(PerImage):
     """
 
     class Options(headrace.Options):
-        """The size, and how pixels between pixels are computed."""
+        """The size, and how pixels between pixels are computed.
 
-        resize_h: Side | None = Field(
-            default=None,
-            description="Height of the result, in pixels; none keeps the aspect ratio.",
-        )
-        resize_w: Side | None = Field(
-            default=None,
-            description="Width of the result, in pixels; none keeps the aspect ratio.",
-        )
-        interpolation: Interpolation = Field(
-            default="linear", description="How values between pixels are computed (a name)."
-        )
-        antialias: bool = Field(
-            default=False,
-            description="When shrinking, average over all pixels under each new pixel.",
-        )
-        size_key: str | None = Field(
-            default=None,
-            min_length=1,
-            description="Key of the request that holds height and width, in place of the options.",
-        )
+        Attributes:
+            resize_h: Height of the result, in pixels; none keeps the aspect ratio.
+            resize_w: Width of the result, in pixels; none keeps the aspect ratio.
+            interpolation: How values between pixels are computed (a name).
+            antialias: When shrinking, average over all pixels under each new pixel.
+            size_key: Key of the request that holds height and width, in place of the options.
+        """
+
+        resize_h: Side | None = None
+        resize_w: Side | None = None
+        interpolation: Interpolation = "linear"
+        antialias: bool = False
+        size_key: str | None = Field(default=None, min_length=1)
 
         positional = ("resize_h", "resize_w")
 
@@ -210,28 +203,23 @@ class CropTensor(PerImage):
     """
 
     class Options(headrace.Options):
-        """The place of the box, and the rule outside of the image."""
+        """The place of the box, and the rule outside of the image.
 
-        key: str = Field(
-            default="box", min_length=1, description="Key of the request that holds the box."
-        )
-        box: tuple[FiniteFloat, FiniteFloat, FiniteFloat, FiniteFloat] | None = Field(
-            default=None, description="The box of all requests: x1, y1, x2, y2 in pixels."
-        )
-        crop_h: Side | None = Field(
-            default=None, description="Height of a box in the middle of the image, in pixels."
-        )
-        crop_w: Side | None = Field(
-            default=None, description="Width of a box in the middle of the image, in pixels."
-        )
-        outside: Literal["clip", "refuse", "fill"] = Field(
-            default="clip",
-            description="A box that leaves the image is cut off, refused, or filled up (a name).",
-        )
-        fill_value: FiniteFloat | PerChannel = Field(
-            default=0,
-            description="What `fill` puts there, in pixel values: one number or one per channel.",
-        )
+        Attributes:
+            key: Key of the request that holds the box.
+            box: The box of all requests: x1, y1, x2, y2 in pixels.
+            crop_h: Height of a box in the middle of the image, in pixels.
+            crop_w: Width of a box in the middle of the image, in pixels.
+            outside: A box that leaves the image is cut off, refused, or filled up (a name).
+            fill_value: What `fill` puts there, in pixel values: one number or one per channel.
+        """
+
+        key: str = Field(default="box", min_length=1)
+        box: tuple[FiniteFloat, FiniteFloat, FiniteFloat, FiniteFloat] | None = None
+        crop_h: Side | None = None
+        crop_w: Side | None = None
+        outside: Literal["clip", "refuse", "fill"] = "clip"
+        fill_value: FiniteFloat | PerChannel = 0
 
         positional = ("key",)
 
@@ -304,27 +292,23 @@ class PadTensor(PerImage):
     """
 
     class Options(headrace.Options):
-        """The size, the place of the image in it, and the filling around it."""
+        """The size, the place of the image in it, and the filling around it.
 
-        pad_h: Side | None = Field(default=None, description="Height of the result, in pixels.")
-        pad_w: Side | None = Field(default=None, description="Width of the result, in pixels.")
-        multiple: Side | None = Field(
-            default=None,
-            description="In place of a size: pad both sides to a multiple of so many pixels.",
-        )
-        size_key: str | None = Field(
-            default=None,
-            min_length=1,
-            description="Key of the request that holds height and width, in place of the options.",
-        )
-        fill_value: FiniteFloat | PerChannel = Field(
-            default=0,
-            description="Value of the padding, in pixel values: one number or one per channel.",
-        )
-        centered: bool = Field(
-            default=False,
-            description="Pad on all sides, not only right and below (true or false).",
-        )
+        Attributes:
+            pad_h: Height of the result, in pixels.
+            pad_w: Width of the result, in pixels.
+            multiple: In place of a size: pad both sides to a multiple of so many pixels.
+            size_key: Key of the request that holds height and width, in place of the options.
+            fill_value: Value of the padding, in pixel values: one number or one per channel.
+            centered: Pad on all sides, not only right and below (true or false).
+        """
+
+        pad_h: Side | None = None
+        pad_w: Side | None = None
+        multiple: Side | None = None
+        size_key: str | None = Field(default=None, min_length=1)
+        fill_value: FiniteFloat | PerChannel = 0
+        centered: bool = False
 
         positional = ("pad_h", "pad_w")
 

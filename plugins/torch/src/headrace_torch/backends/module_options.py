@@ -55,55 +55,37 @@ _Factory = Annotated[str, AfterValidator(_factory)]
 
 
 class TorchModuleOptions(UnbatchedOptions):
-    """Options of `TorchModule`."""
+    """Options of `TorchModule`.
+
+    Attributes:
+        model: The model: TorchScript, a torch.export program or an AOTInductor package, recognized by content.
+        module: In place of `model`: 'package.mod:factory' (or 'file.py:factory'), which makes an nn.Module.
+        args: Arguments of the factory, by name.
+        weights: A state dict, or safetensors, for the module; default: the module's own.
+        dtype: The dtype to which weights and floating inputs are cast; default: left as they are. (`precision` of
+            Onnx2Tensorrt leaves inputs and outputs.)
+        channels_last: Run with that layout of memory, for convolutions (true or false).
+        compile: Compile it with torch.compile: true, or a mode of that.
+        cuda_graph: On CUDA, run captured graphs: one per size of `batch_sizes`, else of 1, 2, 4, ... `max`.
+        shape: Shape of one sample, '3x224x224' (-1: any length), with its dtype if that matters ('uint8:3x224x224'), or
+            a table by input, where the model declares none.
+        share_weights: The node's instances on one device hold one copy of the weights (true or false).
+        halve_on_oom: A batch for which memory runs out is tried again in halves, down to single rows (true or false).
+    """
 
     positional: ClassVar[tuple[str, ...]] = ("model",)
 
-    model: headrace.FilePath | None = Field(
-        None,
-        description="The model: TorchScript, a torch.export program or an AOTInductor package, recognized "
-        "by content.",
-    )
-    module: _Factory | None = Field(
-        None,
-        description="In place of `model`: 'package.mod:factory' (or 'file.py:factory'), which makes "
-        "an nn.Module.",
-    )
-    args: dict[str, Any] = Field({}, description="Arguments of the factory, by name.")
-    weights: headrace.FilePath | None = Field(
-        None, description="A state dict, or safetensors, for the module; default: the module's own."
-    )
-    dtype: Literal["float16", "bfloat16", "float32"] | None = Field(
-        None,
-        description="The dtype to which weights and floating inputs are cast; default: left as they are. "
-        "(`precision` of Onnx2Tensorrt leaves inputs and outputs.)",
-    )
-    channels_last: bool = Field(
-        False, description="Run with that layout of memory, for convolutions (true or false)."
-    )
-    compile: Annotated[bool | _Mode, BeforeValidator(_mode)] = Field(
-        False, description="Compile it with torch.compile: true, or a mode of that."
-    )
-    cuda_graph: bool = Field(
-        False,
-        description="On CUDA, run captured graphs: one per size of `batch_sizes`, else of 1, 2, 4, "
-        "... `max`.",
-    )
-    shape: Shapes = Field(
-        None,
-        description="Shape of one sample, '3x224x224' (-1: any length), with its dtype if that matters "
-        "('uint8:3x224x224'), or a table by input, where the model declares none.",
-    )
-    share_weights: bool = Field(
-        True,
-        description="The node's instances on one device hold one copy of the weights (true or "
-        "false).",
-    )
-    halve_on_oom: bool = Field(
-        True,
-        description="A batch for which memory runs out is tried again in halves, down to single "
-        "rows (true or false).",
-    )
+    model: headrace.FilePath | None = None
+    module: _Factory | None = None
+    args: dict[str, Any] = Field({})
+    weights: headrace.FilePath | None = None
+    dtype: Literal["float16", "bfloat16", "float32"] | None = None
+    channels_last: bool = False
+    compile: Annotated[bool | _Mode, BeforeValidator(_mode)] = False
+    cuda_graph: bool = False
+    shape: Shapes = None
+    share_weights: bool = True
+    halve_on_oom: bool = True
 
     @model_validator(mode="after")
     def _one_model(self) -> Self:

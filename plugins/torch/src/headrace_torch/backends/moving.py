@@ -121,11 +121,13 @@ class CpuTensor(TensorBackend):
     leaves_on = "cpu"
 
     class Options(headrace.Options):
-        """The kind of the result."""
+        """The kind of the result.
 
-        numpy: bool = Field(
-            default=False, description="Give a numpy array in place of a tensor (true or false)."
-        )
+        Attributes:
+            numpy: Give a numpy array in place of a tensor (true or false).
+        """
+
+        numpy: bool = False
 
         positional = ("numpy",)
 
@@ -238,26 +240,20 @@ class FixTensor(TensorBackend):
     takes_from = None
 
     class Options(headrace.Options):
-        """The inputs of the model, if it does not declare them, and whether dtypes are converted."""
+        """The inputs of the model, if it does not declare them, and whether dtypes are converted.
 
-        cast: bool = Field(
-            default=False,
-            description="Convert to the model's dtype, without scaling (true or false).",
-        )
-        dtype: DtypeName | None = Field(
-            default=None,
-            description="The dtype, as 'float32', where the model declares none.",
-        )
-        shape: Shapes = Field(
-            default=None,
-            description="Shape of one sample, '3x224x224' (-1: any length) or 'uint8:3x224x224', or a "
-            "table by input, where the model declares none.",
-        )
-        input: str | None = Field(
-            default=None,
-            min_length=1,
-            description="Name of the model's input that `data` is for, if it has several.",
-        )
+        Attributes:
+            cast: Convert to the model's dtype, without scaling (true or false).
+            dtype: The dtype, as 'float32', where the model declares none.
+            shape: Shape of one sample, '3x224x224' (-1: any length) or 'uint8:3x224x224', or a table by input, where
+                the model declares none.
+            input: Name of the model's input that `data` is for, if it has several.
+        """
+
+        cast: bool = False
+        dtype: DtypeName | None = None
+        shape: Shapes = None
+        input: str | None = Field(default=None, min_length=1)
 
         positional = ("dtype", "shape")
 

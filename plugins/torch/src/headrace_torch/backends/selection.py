@@ -81,11 +81,13 @@ class SoftmaxTensor(_AlongDim):
     """
 
     class Options(headrace.Options):
-        """The axis."""
+        """The axis.
 
-        dim: Dim = Field(
-            default=-1, description="Axis of one sample (an index, negative from end)."
-        )
+        Attributes:
+            dim: Axis of one sample (an index, negative from end).
+        """
+
+        dim: Dim = -1
 
         positional = ("dim",)
 
@@ -121,11 +123,13 @@ class ArgMaxTensor(_AlongDim):
     """
 
     class Options(headrace.Options):
-        """The axis."""
+        """The axis.
 
-        dim: Dim = Field(
-            default=-1, description="Axis of one sample (an index, negative from end)."
-        )
+        Attributes:
+            dim: Axis of one sample (an index, negative from end).
+        """
+
+        dim: Dim = -1
 
         positional = ("dim",)
 
@@ -158,12 +162,15 @@ class TopKTensor(_AlongDim):
     """
 
     class Options(headrace.Options):
-        """How many, and the axis."""
+        """How many, and the axis.
 
-        k: int = Field(ge=1, le=_LONGEST, description="How many values to give.")
-        dim: Dim = Field(
-            default=-1, description="Axis of one sample (an index, negative from end)."
-        )
+        Attributes:
+            k: How many values to give.
+            dim: Axis of one sample (an index, negative from end).
+        """
+
+        k: int = Field(ge=1, le=_LONGEST)
+        dim: Dim = -1
 
         positional = ("k", "dim")
 
@@ -221,20 +228,17 @@ class IndexSelectTensor(_AlongDim):
     """
 
     class Options(headrace.Options):
-        """The indices, and the axis."""
+        """The indices, and the axis.
 
-        index: Annotated[tuple[_Index, ...], Field(min_length=1)] | None = Field(
-            default=None,
-            description="The indices of all requests, or one; negative ones from the end.",
-        )
-        key: str | None = Field(
-            default=None,
-            min_length=1,
-            description="Key of the request that holds the indices, in place of the option.",
-        )
-        dim: Dim = Field(
-            default=-1, description="Axis of one sample (an index, negative from end)."
-        )
+        Attributes:
+            index: The indices of all requests, or one; negative ones from the end.
+            key: Key of the request that holds the indices, in place of the option.
+            dim: Axis of one sample (an index, negative from end).
+        """
+
+        index: Annotated[tuple[_Index, ...], Field(min_length=1)] | None = None
+        key: str | None = Field(default=None, min_length=1)
+        dim: Dim = -1
 
         positional = ("index",)
 

@@ -95,11 +95,13 @@ class StreamPool(OnPlace):
     """
 
     class Options(headrace.Options):
-        """How many streams."""
+        """How many streams.
 
-        max: int = Field(
-            default=2, ge=1, le=31, description="How many streams the node's instances share."
-        )
+        Attributes:
+            max: How many streams the node's instances share.
+        """
+
+        max: int = Field(default=2, ge=1, le=31)
 
         positional = ("max",)
 

@@ -116,102 +116,68 @@ ProfileShapes = Annotated[
 
 
 class BuildOptions(headrace.Options):
-    """Options of `Onnx2Tensorrt`."""
+    """Options of `Onnx2Tensorrt`.
+
+    Attributes:
+        model: The ONNX file; external data lies beside it.
+        network: In place of `model`: package.module:function, called as (trt, builder, network), which builds the
+            network with TensorRT's own API.
+        engine: A file to keep the plan in; default: the engine cache.
+        library: Which TensorRT; auto: tensorrt if it is installed, else tensorrt_rtx.
+        precision: The graph's own types, or the type it is converted to; int8 and fp8 through Q/DQ nodes, the graph's
+            or made from `calibration`. Inputs and outputs keep their types, which `dtype` of TorchModule casts, too.
+        calibration: Folder of .npy or .npz samples, or one .npz of all, for int8 and fp8.
+        keep_fp32: Patterns of names of nodes that stay in float32, with fp16 and bf16.
+        tf32: Whether float32 layers may multiply with 10 bits of mantissa (TF32).
+        profiles: Optimization profiles, each {min, opt, max} as trtexec writes shapes; default: one with the batch axis
+            from the node's `min` to its `max`.
+        mean: Subtracted from the image input inside the network, one number or one per channel, in units of the input.
+        std: Divisor of the difference inside the network, one number or one per channel, in units of the input.
+        image_input: Whether the network takes uint8 [H, W, C] per sample and makes float [C, H, W] of it itself.
+        cache_dir: Folder of the engine cache; default: in the user's cache folder.
+        cache_size_bytes: Size limit of the engine cache, in bytes.
+        timing_cache: File of the timing cache; default: one in `cache_dir` per version and device, where the library
+            has timings.
+        optimization_level: 0 (quick build) to 5; default: the library's.
+        workspace_bytes: Most scratch memory of a layer, in bytes; default: the library's.
+        sparsity: Whether sparse weights are used as such.
+        refit: Whether the weights can be changed later.
+        strip: Whether the plan is kept without weights; they come from `model`.
+        weight_streaming_bytes: Bytes of weights that stay on the device, the others are streamed; default: all stay.
+        hardware_compatibility: Which other GPUs can run the plan.
+        plugins: Plugin libraries (.so files, relative to the file that names them) and creators in Python
+            (package.module:Class); refused where `import` is.
+        mark_outputs: Inner tensors that become outputs, to look at.
+        verbosity: How much the inspector tells of the plan; default: detailed, which the check of the precision needs.
+    """
 
     positional: ClassVar[tuple[str, ...]] = ("model",)
 
-    model: headrace.FilePath | None = Field(
-        None, description="The ONNX file; external data lies beside it."
-    )
-    network: Annotated[str, AfterValidator(_refuse_code)] | None = Field(
-        None,
-        description="In place of `model`: package.module:function, called as (trt, builder, "
-        "network), which builds the network with TensorRT's own API.",
-    )
-    engine: headrace.OutputPath | None = Field(
-        None, description="A file to keep the plan in; default: the engine cache."
-    )
-    library: LibraryName = Field(
-        "auto", description="Which TensorRT; auto: tensorrt if it is installed, else tensorrt_rtx."
-    )
-    precision: Precision = Field(
-        "model",
-        description="The graph's own types, or the type it is converted to; int8 and fp8 through "
-        "Q/DQ nodes, the graph's or made from `calibration`. Inputs and outputs keep their types, "
-        "which `dtype` of TorchModule casts, too.",
-    )
-    calibration: Annotated[headrace.OutputPath, AfterValidator(_there)] | None = Field(
-        None, description="Folder of .npy or .npz samples, or one .npz of all, for int8 and fp8."
-    )
-    keep_fp32: Names = Field(
-        (), description="Patterns of names of nodes that stay in float32, with fp16 and bf16."
-    )
-    tf32: bool = Field(
-        True, description="Whether float32 layers may multiply with 10 bits of mantissa (TF32)."
-    )
-    profiles: Annotated[tuple[ProfileShapes, ...], AfterValidator(_some)] | None = Field(
-        None,
-        description="Optimization profiles, each {min, opt, max} as trtexec writes shapes; default: "
-        "one with the batch axis from the node's `min` to its `max`.",
-    )
-    mean: tuple[FiniteFloat, ...] | FiniteFloat | None = Field(
-        None,
-        description="Subtracted from the image input inside the network, one number or one per "
-        "channel, in units of the input.",
-    )
-    std: tuple[FiniteFloat, ...] | FiniteFloat | None = Field(
-        None,
-        description="Divisor of the difference inside the network, one number or one per "
-        "channel, in units of the input.",
-    )
-    image_input: bool = Field(
-        False,
-        description="Whether the network takes uint8 [H, W, C] per sample and makes float [C, H, W] "
-        "of it itself.",
-    )
-    cache_dir: headrace.OutputPath | None = Field(
-        None, description="Folder of the engine cache; default: in the user's cache folder."
-    )
-    cache_size_bytes: int = Field(
-        20 << 30, ge=0, description="Size limit of the engine cache, in bytes."
-    )
-    timing_cache: headrace.OutputPath | None = Field(
-        None,
-        description="File of the timing cache; default: one in `cache_dir` per version and device, "
-        "where the library has timings.",
-    )
-    optimization_level: int | None = Field(
-        None, ge=0, le=5, description="0 (quick build) to 5; default: the library's."
-    )
-    workspace_bytes: int | None = Field(
-        None, ge=0, description="Most scratch memory of a layer, in bytes; default: the library's."
-    )
-    sparsity: bool = Field(False, description="Whether sparse weights are used as such.")
-    refit: bool = Field(False, description="Whether the weights can be changed later.")
-    strip: bool = Field(
-        False, description="Whether the plan is kept without weights; they come from `model`."
-    )
-    weight_streaming_bytes: int | None = Field(
-        None,
-        ge=0,
-        le=(1 << 63) - 1,
-        description="Bytes of weights that stay on the device, the others are streamed; default: all "
-        "stay.",
-    )
-    hardware_compatibility: Compatibility = Field(
-        "none", description="Which other GPUs can run the plan."
-    )
-    plugins: PluginNames = Field(
-        (),
-        description="Plugin libraries (.so files, relative to the file that names them) and creators "
-        "in Python (package.module:Class); refused where `import` is.",
-    )
-    mark_outputs: Names = Field((), description="Inner tensors that become outputs, to look at.")
-    verbosity: Verbosity | None = Field(
-        None,
-        description="How much the inspector tells of the plan; default: detailed, which the check of "
-        "the precision needs.",
-    )
+    model: headrace.FilePath | None = None
+    network: Annotated[str, AfterValidator(_refuse_code)] | None = None
+    engine: headrace.OutputPath | None = None
+    library: LibraryName = "auto"
+    precision: Precision = "model"
+    calibration: Annotated[headrace.OutputPath, AfterValidator(_there)] | None = None
+    keep_fp32: Names = ()
+    tf32: bool = True
+    profiles: Annotated[tuple[ProfileShapes, ...], AfterValidator(_some)] | None = None
+    mean: tuple[FiniteFloat, ...] | FiniteFloat | None = None
+    std: tuple[FiniteFloat, ...] | FiniteFloat | None = None
+    image_input: bool = False
+    cache_dir: headrace.OutputPath | None = None
+    cache_size_bytes: int = Field(20 << 30, ge=0)
+    timing_cache: headrace.OutputPath | None = None
+    optimization_level: int | None = Field(None, ge=0, le=5)
+    workspace_bytes: int | None = Field(None, ge=0)
+    sparsity: bool = False
+    refit: bool = False
+    strip: bool = False
+    weight_streaming_bytes: int | None = Field(None, ge=0, le=(1 << 63) - 1)
+    hardware_compatibility: Compatibility = "none"
+    plugins: PluginNames = ()
+    mark_outputs: Names = ()
+    verbosity: Verbosity | None = None
 
     @model_validator(mode="after")
     def _fit(self) -> BuildOptions:
@@ -233,30 +199,23 @@ class BuildOptions(headrace.Options):
 
 
 class LoadOptions(headrace.Options):
-    """Options of `LoadTensorrtEngine`."""
+    """Options of `LoadTensorrtEngine`.
+
+    Attributes:
+        model: The plan: .trt, .engine or .plan.
+        library: Which TensorRT; auto: tensorrt if it is installed, else tensorrt_rtx.
+        trust_engine: Whether the plan may hold code that runs on the host.
+        weights: An ONNX file of the same graph whose weights replace the plan's; needed where it was stripped.
+        weight_streaming_bytes: Bytes of weights that stay on the device, of a plan that streams; default: all.
+        plugins: Plugin libraries (.so files, relative to the file that names them) and creators in Python
+            (package.module:Class); refused where `import` is.
+    """
 
     positional: ClassVar[tuple[str, ...]] = ("model",)
 
-    model: headrace.FilePath = Field(description="The plan: .trt, .engine or .plan.")
-    library: LibraryName = Field(
-        "auto", description="Which TensorRT; auto: tensorrt if it is installed, else tensorrt_rtx."
-    )
-    trust_engine: bool = Field(
-        False, description="Whether the plan may hold code that runs on the host."
-    )
-    weights: headrace.FilePath | None = Field(
-        None,
-        description="An ONNX file of the same graph whose weights replace the plan's; needed where "
-        "it was stripped.",
-    )
-    weight_streaming_bytes: int | None = Field(
-        None,
-        ge=0,
-        le=(1 << 63) - 1,
-        description="Bytes of weights that stay on the device, of a plan that streams; default: all.",
-    )
-    plugins: PluginNames = Field(
-        (),
-        description="Plugin libraries (.so files, relative to the file that names them) and creators "
-        "in Python (package.module:Class); refused where `import` is.",
-    )
+    model: headrace.FilePath
+    library: LibraryName = "auto"
+    trust_engine: bool = False
+    weights: headrace.FilePath | None = None
+    weight_streaming_bytes: int | None = Field(None, ge=0, le=(1 << 63) - 1)
+    plugins: PluginNames = ()

@@ -12,24 +12,21 @@ __all__ = ["InferOptions"]
 
 
 class InferOptions(UnbatchedOptions):
-    """Options of `TensorrtInferTensor`."""
+    """Options of `TensorrtInferTensor`.
 
-    output_device: Literal["cpu", "device"] = Field(
-        "cpu",
-        description="Where results are: numpy arrays, or arrays on the device that DLPack takes.",
-    )
+    Attributes:
+        output_device: Where results are: numpy arrays, or arrays on the device that DLPack takes.
+        cuda_graph: Whether runs are recorded as CUDA graphs, one per shape.
+        cuda_graph_limit: Most graphs that are kept, of the shapes that were used last.
+        context_memory: Scratch memory of an instance: for every profile, for its own, or one for all instances of the
+            node, which then run one at a time.
+    """
+
+    output_device: Literal["cpu", "device"] = "cpu"
     row_sizes: RowSizes = ()
-    cuda_graph: bool = Field(
-        False, description="Whether runs are recorded as CUDA graphs, one per shape."
-    )
-    cuda_graph_limit: int = Field(
-        16, ge=1, description="Most graphs that are kept, of the shapes that were used last."
-    )
-    context_memory: Literal["static", "on_profile_change", "shared"] = Field(
-        "static",
-        description="Scratch memory of an instance: for every profile, for its own, or one for all "
-        "instances of the node, which then run one at a time.",
-    )
+    cuda_graph: bool = False
+    cuda_graph_limit: int = Field(16, ge=1)
+    context_memory: Literal["static", "on_profile_change", "shared"] = "static"
 
     @model_validator(mode="after")
     def _one_memory(self) -> InferOptions:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from importlib.metadata import EntryPoint, entry_points
-from inspect import signature
+from inspect import cleandoc, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_type_hints
 
@@ -80,13 +80,16 @@ class ModelTable(_ModelKeys):
 
 
 def _documented(of: type[Any], section: str) -> dict[str, str]:
-    """Return what the docstring of a class says, in a section, of each attribute or argument."""
+    """Return what the docstring of a class says, in a section, of each attribute or argument.
+
+    Nothing under ``python -OO``, which drops docstrings.
+    """
     texts: dict[str, str] = {}
     name = ""
-    text = (of.__doc__ or "").partition(f"    {section}:\n")[2].partition("\n\n")[0]
+    text = cleandoc(of.__doc__ or "").partition(f"\n{section}:\n")[2].partition("\n\n")[0]
     for line in text.splitlines():
         first, colon, rest = line.strip().partition(": ")
-        if colon and not line.startswith(" " * 9):
+        if colon and not line.startswith(" " * 5):
             name, texts[first] = first, rest
         elif name:
             texts[name] += f" {line.strip()}"
@@ -105,7 +108,7 @@ def _source_table() -> type[_Table]:
     }
     keys: dict[str, Any] = {"input": (str | list[str], Field(description="See VideoRunner.run."))}
     for field in fields(SourceOptions):
-        own = Field(default=field.default, description=texts[field.name])
+        own = Field(default=field.default, description=texts.get(field.name))
         keys[field.name] = (types[field.name], own)
     table: type[_Table] = create_model(
         "SourceTable", __base__=_Table, __doc__="A source: its input, and how it is read.", **keys
@@ -145,12 +148,12 @@ def _sink_table(kind: str) -> type[_SinkTable]:
     for name, parameter in signature(of).parameters.items():
         default = ... if parameter.default is parameter.empty else parameter.default
         least = {"ge": 0} if name.endswith(("_s", "_bytes")) else {}
-        field: Any = Field(default, description=texts[name], **_RANGES.get(name, least))
+        field: Any = Field(default, description=texts.get(name), **_RANGES.get(name, least))
         keys[name] = (types[name], field)
     if "network" in keys:
         text = "Hosts that may be called; without it, those of the file."
         keys["network"] = (list[str] | None, Field(None, description=text))
-    text = str(of.__doc__).partition("\n")[0]
+    text = (of.__doc__ or "").partition("\n")[0]
     return create_model(f"{kind}Table", __base__=_SinkTable, __doc__=text, **keys)
 
 

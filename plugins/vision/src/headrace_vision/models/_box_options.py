@@ -27,26 +27,31 @@ Labels = list[str] | headrace.FilePath | None
 
 
 class Labelled(headrace.Options):
-    """The names of the classes."""
+    """The names of the classes.
 
-    labels: Labels = Field(
-        None,
-        description="Names of the classes: a list, or the path of a text file with a name per line, or of a .json file "
-        "with a list or an object.",
-    )
+    Attributes:
+        labels: Names of the classes: a list, or the path of a text file with a name per line, or of a .json file with a
+            list or an object.
+    """
+
+    labels: Labels = None
 
 
 class KeptBoxes(Labelled):
-    """How many boxes are kept."""
+    """How many boxes are kept.
 
-    max_boxes: int = Field(default=300, ge=1, description="Most boxes of an image (a number).")
+    Attributes:
+        max_boxes: Most boxes of an image (a number).
+    """
+
+    max_boxes: int = Field(default=300, ge=1)
 
 
 class SizedBoxes(KeptBoxes):
-    """How the image was resized."""
+    """How the image was resized.
 
-    input_size: Size | None = Field(
-        None,
-        description="Height and width of the network's input in pixels, where the image was resized without a "
-        "letterbox.",
-    )
+    Attributes:
+        input_size: Height and width of the network's input in pixels, where the image was resized without a letterbox.
+    """
+
+    input_size: Size | None = None

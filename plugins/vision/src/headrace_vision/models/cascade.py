@@ -84,18 +84,18 @@ class Crops(Each):
     """
 
     class Options(headrace.Options):
-        """What is cut out."""
+        """What is cut out.
 
-        part: Part = Field(
-            (0, 0, 1, 1),
-            description="x1, y1, x2, y2 in parts of the box: [0, 0, 1, 0.5] is its upper half, [-0.1, -0.1, 1.1, 1.1] goes beyond it.",
-        )
+        Attributes:
+            part: x1, y1, x2, y2 in parts of the box: [0, 0, 1, 0.5] is its upper half, [-0.1, -0.1, 1.1, 1.1] goes
+                beyond it.
+            turned: Key of data that says by how many degrees each object is turned clockwise, a multiple of 90, as
+                Classes writes it (0, 180): its crop is turned back. None: as it is.
+        """
 
-        turned: str | None = Field(
-            None,
-            description="Key of data that says by how many degrees each object is turned clockwise, a multiple of 90, as "
-            "Classes writes it (0, 180): its crop is turned back. None: as it is.",
-        )
+        part: Part = (0, 0, 1, 1)
+
+        turned: str | None = None
 
         positional = ("part",)
 
@@ -156,11 +156,13 @@ class Keys(Each):
     """
 
     class Options(headrace.Options):
-        """Where the values are, and how they are called."""
+        """Where the values are, and how they are called.
 
-        name: str = Field(
-            "value", min_length=1, description="Key of the list, and of data in the result."
-        )
+        Attributes:
+            name: Key of the list, and of data in the result.
+        """
+
+        name: str = Field("value", min_length=1)
 
         positional = ("name",)
 
@@ -266,11 +268,13 @@ class Classes(Keys):
     """
 
     class Options(Keys.Options, Labelled):
-        """Where the outputs are, and what they mean."""
+        """Where the outputs are, and what they mean.
 
-        name: str = Field(
-            "kind", min_length=1, description="Key of the list, and of data in the result."
-        )
+        Attributes:
+            name: Key of the list, and of data in the result.
+        """
+
+        name: str = Field("kind", min_length=1)
         activation: Activation = "softmax"
 
     def build(self, options: Any, context: InitContext) -> Callable[[Request], None]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field
-
 from headrace.errors import InputError
 from headrace_vision.models._box_options import KeptBoxes, Score
 from headrace_vision.models._each import Each, ReadsSize, need
@@ -52,13 +50,14 @@ class DetrDetections(Each):
     """
 
     class Options(KeptBoxes):
-        """How scores are made, and which boxes are kept."""
+        """How scores are made, and which boxes are kept.
 
-        activation: Literal["sigmoid", "softmax", "identity", "best"] = Field(
-            "sigmoid",
-            description="How scores come from the logits: sigmoid, softmax (the last class is no object), identity, where they are scores already, "
-            "or best, where they are the best score and its class.",
-        )
+        Attributes:
+            activation: How scores come from the logits: sigmoid, softmax (the last class is no object), identity, where
+                they are scores already, or best, where they are the best score and its class.
+        """
+
+        activation: Literal["sigmoid", "softmax", "identity", "best"] = "sigmoid"
         score_threshold: Score = 0.5
 
         positional = ("activation", "score_threshold")

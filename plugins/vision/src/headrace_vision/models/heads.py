@@ -46,19 +46,21 @@ class BoxDetections(Each):
     """
 
     class Options(SizedBoxes):
-        """Which array is what, and in which unit the boxes are."""
+        """Which array is what, and in which unit the boxes are.
 
-        boxes: str = Field(default="boxes", description="Name of the array of boxes.")
-        scores: str = Field(default="scores", description="Name of the array of scores.")
-        classes: str = Field(default="labels", description="Name of the array of classes.")
-        corners: Literal["xyxy", "cxcywh", "xywh"] = Field(
-            "xyxy",
-            description="What four numbers of a box are: corners; centre and size; first corner and size.",
-        )
-        unit: Literal["image", "input", "part"] = Field(
-            "image",
-            description="Pixels of the source image, pixels of the network's input, or parts of the input (0 to 1).",
-        )
+        Attributes:
+            boxes: Name of the array of boxes.
+            scores: Name of the array of scores.
+            classes: Name of the array of classes.
+            corners: What four numbers of a box are: corners; centre and size; first corner and size.
+            unit: Pixels of the source image, pixels of the network's input, or parts of the input (0 to 1).
+        """
+
+        boxes: str = "boxes"
+        scores: str = "scores"
+        classes: str = "labels"
+        corners: Literal["xyxy", "cxcywh", "xywh"] = "xyxy"
+        unit: Literal["image", "input", "part"] = "image"
         score_threshold: Score = 0.25
 
         positional = ("boxes", "scores", "classes")
@@ -143,13 +145,16 @@ class ClassDetections(Each):
     """
 
     class Options(Labelled):
-        """How scores are made, and how many are kept."""
+        """How scores are made, and how many are kept.
+
+        Attributes:
+            top: How many of the best classes are kept.
+            score_threshold: Classes of a lower score are dropped (0 to 1).
+        """
 
         activation: Activation = "softmax"
-        top: int = Field(default=1, ge=1, description="How many of the best classes are kept.")
-        score_threshold: float = Field(
-            0.0, ge=0, le=1, description="Classes of a lower score are dropped (0 to 1)."
-        )
+        top: int = Field(default=1, ge=1)
+        score_threshold: float = Field(0.0, ge=0, le=1)
 
         positional = ("top",)
 
@@ -200,20 +205,19 @@ class FilterDetections(Each):
     """
 
     class Options(headrace.Options):
-        """The conditions."""
+        """The conditions.
 
-        classes: list[str | int] | None = Field(
-            None, description="Names or numbers of the classes that are kept; none keeps all."
-        )
-        score_threshold: float = Field(
-            0.0, ge=0, le=1, description="Lower scores are dropped (0 to 1)."
-        )
-        min_area: float = Field(
-            0.0, ge=0, description="Smaller boxes are dropped (pixels of the source image)."
-        )
-        max_area: float | None = Field(
-            None, gt=0, description="Larger boxes are dropped (pixels); none keeps all."
-        )
+        Attributes:
+            classes: Names or numbers of the classes that are kept; none keeps all.
+            score_threshold: Lower scores are dropped (0 to 1).
+            min_area: Smaller boxes are dropped (pixels of the source image).
+            max_area: Larger boxes are dropped (pixels); none keeps all.
+        """
+
+        classes: list[str | int] | None = None
+        score_threshold: float = Field(0.0, ge=0, le=1)
+        min_area: float = Field(0.0, ge=0)
+        max_area: float | None = Field(None, gt=0)
 
         positional = ("classes",)
 

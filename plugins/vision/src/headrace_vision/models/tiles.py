@@ -43,17 +43,19 @@ class Tiles(Each):
     """
 
     class Options(headrace.Options):
-        """How large the tiles are."""
+        """How large the tiles are.
 
-        tile_h: int = Field(ge=1, description="Height of a tile, in pixels.")
-        tile_w: int = Field(ge=1, description="Width of a tile, in pixels.")
-        overlap: float = Field(
-            0.2, ge=0, lt=1, description="Part of a tile that the next one has too (0 to 1)."
-        )
-        whole: bool = Field(
-            True,
-            description="Add the whole image, for objects that are larger than a tile (true or false).",
-        )
+        Attributes:
+            tile_h: Height of a tile, in pixels.
+            tile_w: Width of a tile, in pixels.
+            overlap: Part of a tile that the next one has too (0 to 1).
+            whole: Add the whole image, for objects that are larger than a tile (true or false).
+        """
+
+        tile_h: int = Field(ge=1)
+        tile_w: int = Field(ge=1)
+        overlap: float = Field(0.2, ge=0, lt=1)
+        whole: bool = True
 
         positional = ("tile_h", "tile_w", "overlap")
 
@@ -108,19 +110,18 @@ class MergeTiles(Each):
     """
 
     class Options(headrace.Options):
-        """Which detections are one object."""
+        """Which detections are one object.
 
-        metric: Literal["ios", "iou"] = Field(
-            "ios",
-            description="What the intersection of two boxes is divided by: ios, the smaller box, so that a part of an "
-            "object goes; iou, their union.",
-        )
-        overlap_threshold: float = Field(
-            0.5, ge=0, le=1, description="Overlap above which the lesser box is dropped (0 to 1)."
-        )
-        class_agnostic: bool = Field(
-            False, description="Boxes of different classes drop each other too (true or false)."
-        )
+        Attributes:
+            metric: What the intersection of two boxes is divided by: ios, the smaller box, so that a part of an object
+                goes; iou, their union.
+            overlap_threshold: Overlap above which the lesser box is dropped (0 to 1).
+            class_agnostic: Boxes of different classes drop each other too (true or false).
+        """
+
+        metric: Literal["ios", "iou"] = "ios"
+        overlap_threshold: float = Field(0.5, ge=0, le=1)
+        class_agnostic: bool = False
 
         positional = ("metric", "overlap_threshold")
 

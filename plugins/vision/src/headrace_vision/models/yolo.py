@@ -51,33 +51,25 @@ class YoloDetections(Each):
     """
 
     class Options(SizedBoxes):
-        """The layout of the output, and which boxes are kept."""
+        """The layout of the output, and which boxes are kept.
 
-        layout: Literal["auto", "v5", "v8", "end2end", "yolox"] = Field(
-            "auto",
-            description="How the output is laid out (v5, v8, end2end, yolox); auto tells by its shape, and refuses "
-            "when two fit.",
-        )
+        Attributes:
+            layout: How the output is laid out (v5, v8, end2end, yolox); auto tells by its shape, and refuses when two
+                fit.
+            iou_threshold: Overlap above which the lesser box is dropped (intersection over union, 0 to 1).
+            class_agnostic: Boxes of different classes drop each other too (true or false).
+            keypoints: How many keypoints follow the classes of each box, and of how many numbers: 2 (x, y) or 3 (and a
+                score). [17, 3] for people.
+            oriented: An angle in radians follows the classes of each box (true or false).
+        """
+
+        layout: Literal["auto", "v5", "v8", "end2end", "yolox"] = "auto"
         score_threshold: Score = 0.25
-        iou_threshold: float = Field(
-            0.5,
-            ge=0,
-            le=1,
-            description="Overlap above which the lesser box is dropped (intersection over union, 0 to 1).",
-        )
-        class_agnostic: bool = Field(
-            False, description="Boxes of different classes drop each other too (true or false)."
-        )
-        keypoints: tuple[Annotated[int, Field(ge=1)], Literal[2, 3]] | None = Field(
-            None,
-            description="How many keypoints follow the classes of each box, and of how many numbers: 2 (x, y) or 3 (and a "
-            "score). [17, 3] for people.",
-        )
+        iou_threshold: float = Field(0.5, ge=0, le=1)
+        class_agnostic: bool = False
+        keypoints: tuple[Annotated[int, Field(ge=1)], Literal[2, 3]] | None = None
 
-        oriented: bool = Field(
-            False,
-            description="An angle in radians follows the classes of each box (true or false).",
-        )
+        oriented: bool = False
 
         positional = ("layout", "score_threshold")
 

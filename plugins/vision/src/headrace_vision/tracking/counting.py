@@ -68,13 +68,17 @@ class CountLine(Alone):
     """
 
     class Options(headrace.Options):
-        """The line, and what of a box crosses it."""
+        """The line, and what of a box crosses it.
 
-        line: tuple[FiniteFloat, FiniteFloat, FiniteFloat, FiniteFloat] = Field(
-            description="Start and end of the line: x1, y1, x2, y2 in pixels of the source image."
-        )
-        name: str = Field("line", description="How the line is called in counts and events.")
-        anchor: Anchor = Field(default="center", description="Which part of a box must cross.")
+        Attributes:
+            line: Start and end of the line: x1, y1, x2, y2 in pixels of the source image.
+            name: How the line is called in counts and events.
+            anchor: Which part of a box must cross.
+        """
+
+        line: tuple[FiniteFloat, FiniteFloat, FiniteFloat, FiniteFloat]
+        name: str = "line"
+        anchor: Anchor = "center"
 
         positional = ("line",)
 
@@ -141,22 +145,21 @@ class CountZone(Alone):
     """
 
     class Options(headrace.Options):
-        """The zone, and what of a box is in it."""
+        """The zone, and what of a box is in it.
 
-        zone: list[Annotated[tuple[FiniteFloat, FiniteFloat], Field()]] = Field(
-            min_length=3,
-            description="Corners of the polygon: a list of [x, y] in pixels of the source image.",
-        )
-        name: str = Field("zone", description="How the zone is called in counts and events.")
-        anchor: Anchor = Field("bottom_center", description="Which part of a box must be inside.")
-        patience_s: float = Field(
-            1.0, ge=0, description="A track that is unseen for longer has left (seconds)."
-        )
-        dwell_s: float | None = Field(
-            None,
-            gt=0,
-            description="A track that is inside for so many seconds gives an event, one for each stay. None: no such event.",
-        )
+        Attributes:
+            zone: Corners of the polygon: a list of [x, y] in pixels of the source image.
+            name: How the zone is called in counts and events.
+            anchor: Which part of a box must be inside.
+            patience_s: A track that is unseen for longer has left (seconds).
+            dwell_s: A track that is inside for so many seconds gives an event, one for each stay. None: no such event.
+        """
+
+        zone: list[Annotated[tuple[FiniteFloat, FiniteFloat], Field()]] = Field(min_length=3)
+        name: str = "zone"
+        anchor: Anchor = "bottom_center"
+        patience_s: float = Field(1.0, ge=0)
+        dwell_s: float | None = Field(None, gt=0)
 
         positional = ("zone",)
 

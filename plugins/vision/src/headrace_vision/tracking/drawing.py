@@ -176,13 +176,14 @@ class DrawDetections(Alone):
     """
 
     class Options(headrace.Options):
-        """What is drawn."""
+        """What is drawn.
 
-        annotators: list[Name] = Field(
-            list(DRAWN),
-            description="What is drawn, in this order: box, label, mask, polygon, keypoints, blur, pixelate, and of earlier "
-            "frames too: trace, heatmap.",
-        )
+        Attributes:
+            annotators: What is drawn, in this order: box, label, mask, polygon, keypoints, blur, pixelate, and of
+                earlier frames too: trace, heatmap.
+        """
+
+        annotators: list[Name] = Field(list(DRAWN))
 
         positional = ("annotators",)
 

@@ -69,16 +69,16 @@ class Track(Alone):
     """
 
     class Options(headrace.Options):
-        """Which tracker."""
+        """Which tracker.
 
-        tracker: str = Field(
-            "bytetrack",
-            description="bytetrack, ocsort, sort, botsort, or module:Class with the method update(detections, frame, "
-            "timestamp).",
-        )
-        settings: dict[str, Any] = Field(
-            {}, description="Arguments of the tracker by name, in its own units."
-        )
+        Attributes:
+            tracker: bytetrack, ocsort, sort, botsort, or module:Class with the method update(detections, frame,
+                timestamp).
+            settings: Arguments of the tracker by name, in its own units.
+        """
+
+        tracker: str = "bytetrack"
+        settings: dict[str, Any] = Field({})
 
         positional = ("tracker",)
 

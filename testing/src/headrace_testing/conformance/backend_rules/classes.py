@@ -245,7 +245,8 @@ def options_described(subject: Subject) -> None:
     for name, field in _fields(subject.cls.Options):
         description = (field.description or "").strip()
         if not description:
-            raise Broken(f"the option {name!r} has no description: Field(description=...)")
+            cure = "write it in the section Attributes of the docstring of Options"
+            raise Broken(f"the option {name!r} has no description: {cure}")
         leaves = {leaf for leaf in _leaves(field.annotation) if leaf is not type(None)}
         if (
             leaves
