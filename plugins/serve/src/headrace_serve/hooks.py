@@ -10,7 +10,7 @@ __all__ = ["headrace_apis", "headrace_commands", "headrace_probes"]
 @hookimpl
 def headrace_commands() -> dict[str, str]:
     """Return the commands."""
-    return {"serve": "headrace_serve.cli:serve", "ui": "headrace_serve.ui_command:ui"}
+    return {"serve": "headrace_serve.commands.serve:serve", "ui": "headrace_serve.commands.ui:ui"}
 
 
 @hookimpl
