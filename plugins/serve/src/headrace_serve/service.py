@@ -18,7 +18,10 @@ from headrace.errors import (
     RequestsFailed,
 )
 from headrace.keys import REQUEST_ID
-from headrace_serve.allowing import check_allowed, check_metrics, check_origins
+from headrace_serve.admission.allowing import check_allowed, check_metrics, check_origins
+from headrace_serve.admission.gate import Gate
+from headrace_serve.admission.limits import Limits
+from headrace_serve.admission.memory import MemoryAccount
 from headrace_serve.changes import Changes
 from headrace_serve.codings import Unpacking
 from headrace_serve.counters import Counters
@@ -32,7 +35,6 @@ from headrace_serve.errors import (
 )
 from headrace_serve.everywhere import make
 from headrace_serve.failures import FailureLog
-from headrace_serve.gate import Gate
 from headrace_serve.inference.parameters import UNBOUNDED, telling_unit
 from headrace_serve.inference.requests import (
     answer_again,
@@ -42,8 +44,6 @@ from headrace_serve.inference.requests import (
     written,
 )
 from headrace_serve.inference.streams import answers, parts_of
-from headrace_serve.limits import Limits
-from headrace_serve.memory import MemoryAccount
 from headrace_serve.models.following import Following
 from headrace_serve.models.repository import Repository
 from headrace_serve.process import Process
@@ -57,9 +57,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace_serve.access_log import AccessLine
+    from headrace_serve.admission.keys import Keys
     from headrace_serve.everywhere import Everywhere
     from headrace_serve.inference.messages import Answer, Asked
-    from headrace_serve.keys import Keys
     from headrace_serve.models.catalogue import Catalogue
     from headrace_serve.models.model import Model
 

@@ -244,7 +244,7 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
     from headrace_serve.operating.init_process import below_init, hangups
 
     with hangups() as early:  # before all that takes its time
-        from headrace_serve.limits import Limits
+        from headrace_serve.admission.limits import Limits
         from headrace_serve.operating.logs import printing_logs
         from headrace_serve.operating.running import run
         from headrace_serve.operating.settings import Settings

@@ -25,8 +25,8 @@ from headrace_serve.grpc.messages import message
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
+    from headrace_serve.admission.keys import Right
     from headrace_serve.errors import Refusal
-    from headrace_serve.keys import Right
     from headrace_serve.service import Service
 
 __all__ = ["Calls", "headers_of"]

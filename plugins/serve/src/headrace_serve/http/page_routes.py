@@ -21,8 +21,8 @@ from headrace_serve.ui.load import MOST_CLIENTS, Replay
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from headrace_serve.admission.keys import Right
     from headrace_serve.http.exchange import Exchange
-    from headrace_serve.keys import Right
     from headrace_serve.ui.live import LivePage
 
 __all__ = ["PAGE_ROUTES"]

@@ -19,9 +19,9 @@ from headrace_serve.steps import Steps
 if TYPE_CHECKING:
     import asyncio
 
+    from headrace_serve.admission.limits import Limits
     from headrace_serve.counters import Counters
     from headrace_serve.http.plans import Plan, Plans
-    from headrace_serve.limits import Limits
     from headrace_serve.service import Service
 
 __all__ = ["protocol_class"]

@@ -15,6 +15,7 @@ from starlette.applications import Starlette
 from starlette.routing import Match, Route
 
 from headrace.errors import InputError, OverloadedError
+from headrace_serve.admission.keys import Keys
 from headrace_serve.aside import Pool
 from headrace_serve.errors import (
     DisconnectedError,
@@ -38,7 +39,6 @@ from headrace_serve.http.tensors import HEADER_LENGTH, read_again, read_body, wr
 from headrace_serve.http.waiting import receive, wait_for
 from headrace_serve.inference.parameters import TRACED, without_nulls
 from headrace_serve.inference.tensors import complete
-from headrace_serve.keys import Keys
 from headrace_serve.models import described
 from headrace_serve.models.catalogue import build_models
 from headrace_serve.remembered import dump_of
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
-    from headrace_serve.keys import Right
+    from headrace_serve.admission.keys import Right
     from headrace_serve.routes import ApiRoute
 
     Handler = Callable[[Exchange], Awaitable[Reply | None]]

@@ -11,8 +11,8 @@ from headrace_serve.run_times import TimedContext
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from headrace_serve.admission.limits import Limits
     from headrace_serve.inference.messages import Asked
-    from headrace_serve.limits import Limits
     from headrace_serve.run_times import RunTimes
 
 __all__ = [

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from headrace_serve.admission.limits import Limits
     from headrace_serve.inference.messages import Asked, Encoded, Tensor
-    from headrace_serve.limits import Limits
     from headrace_serve.models.model import Model
     from headrace_serve.models.signature import Port
     from headrace_serve.run_times import RunTimes

@@ -7,11 +7,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import InputError, RequestsFailed
+from headrace_serve.admission.part_bytes import StreamBytes
 from headrace_serve.aside import apart
 from headrace_serve.errors import ItemError
 from headrace_serve.inference.messages import Answer
 from headrace_serve.inference.parameters import flag
-from headrace_serve.inference.part_bytes import StreamBytes
 from headrace_serve.inference.requests import (
     begin,
     check_written,
@@ -24,9 +24,9 @@ from headrace_serve.inference.results import elements_of, tensors_of
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
+    from headrace_serve.admission.limits import Limits
+    from headrace_serve.admission.part_bytes import PartBytes
     from headrace_serve.inference.messages import Asked
-    from headrace_serve.inference.part_bytes import PartBytes
-    from headrace_serve.limits import Limits
     from headrace_serve.models.model import Model
 
 __all__ = ["answers", "parts_of"]

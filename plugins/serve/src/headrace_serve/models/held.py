@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from headrace import Pipeline, PipelineConfig
     from headrace_models import Exchange, Memory, Prepared
-    from headrace_serve.keys import Keys
+    from headrace_serve.admission.keys import Keys
 
     Entries = Mapping[tuple[str, str], ModelEntry]
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uvicorn.server import ServerState
 
 from headrace.errors import ClosedError, HeadraceError, SetupError
-from headrace_serve.allowing import check_allowed
-from headrace_serve.keys import Keys
-from headrace_serve.limits import Limits
+from headrace_serve.admission.allowing import check_allowed
+from headrace_serve.admission.keys import Keys
+from headrace_serve.admission.limits import Limits
 from headrace_serve.models.catalogue import Catalogue, build_models
 from headrace_serve.models.held import Held, check_models, together
 from headrace_serve.operating.draining import answered, end_connections, stop_grpc

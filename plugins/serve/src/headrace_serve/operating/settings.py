@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ConfigError, Problem
 from headrace_models import Memory
-from headrace_serve.allowing import check_allowed, check_hosts, check_origins
-from headrace_serve.keys import Keys
-from headrace_serve.limits import Limits
+from headrace_serve.admission.allowing import check_allowed, check_hosts, check_origins
+from headrace_serve.admission.keys import Keys
+from headrace_serve.admission.limits import Limits
 from headrace_serve.models.entries import read_memory, read_models
 from headrace_serve.models.held import check_models, together
 from headrace_serve.models.manager import load_manager
