@@ -27,4 +27,4 @@ def headrace_apis() -> dict[str, str]:
 @hookimpl
 def headrace_probes() -> dict[str, str]:
     """Give the probe that the server adds to its pipelines when the access log is on."""
-    return {"ServeTimes": "headrace_serve.run_times:ServeTimes"}
+    return {"ServeTimes": "headrace_serve.monitoring.run_times:ServeTimes"}

@@ -24,7 +24,6 @@ from headrace_serve.admission.limits import Limits
 from headrace_serve.admission.memory import MemoryAccount
 from headrace_serve.changes import Changes
 from headrace_serve.codings import Unpacking
-from headrace_serve.counters import Counters
 from headrace_serve.errors import (
     ItemError,
     NotAllowedError,
@@ -34,7 +33,6 @@ from headrace_serve.errors import (
     refusal,
 )
 from headrace_serve.everywhere import make
-from headrace_serve.failures import FailureLog
 from headrace_serve.inference.parameters import UNBOUNDED, telling_unit
 from headrace_serve.inference.requests import (
     answer_again,
@@ -46,6 +44,8 @@ from headrace_serve.inference.requests import (
 from headrace_serve.inference.streams import answers, parts_of
 from headrace_serve.models.following import Following
 from headrace_serve.models.repository import Repository
+from headrace_serve.monitoring.counters import Counters
+from headrace_serve.monitoring.failures import FailureLog
 from headrace_serve.process import Process
 from headrace_serve.routes import routes_of
 from headrace_serve.steps import Outcome
@@ -56,12 +56,12 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from headrace_serve.access_log import AccessLine
     from headrace_serve.admission.keys import Keys
     from headrace_serve.everywhere import Everywhere
     from headrace_serve.inference.messages import Answer, Asked
     from headrace_serve.models.catalogue import Catalogue
     from headrace_serve.models.model import Model
+    from headrace_serve.monitoring.access_log import AccessLine
 
     Request = dict[str, Any]
     Parameters = Mapping[str, Any]

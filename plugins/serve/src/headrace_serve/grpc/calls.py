@@ -12,7 +12,6 @@ from google.protobuf.message import DecodeError
 
 from headrace.errors import InputError
 from headrace_formats import joined_headers
-from headrace_serve.access_log import AccessLine, request_id_of
 from headrace_serve.errors import (
     BodyTooLargeError,
     NotReceivedError,
@@ -21,6 +20,7 @@ from headrace_serve.errors import (
     refusal,
 )
 from headrace_serve.grpc.messages import message
+from headrace_serve.monitoring.access_log import AccessLine, request_id_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

@@ -11,15 +11,15 @@ from headrace_serve.errors import BodyTooLargeError, UnavailableError
 from headrace_serve.grpc.calls import headers_of
 from headrace_serve.grpc.tensors import read_request, write_response
 from headrace_serve.inference.tensors import complete, elements_in
-from headrace_serve.remembered import server_timing, times_for
+from headrace_serve.monitoring.observe_probes import server_timing, times_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace_serve.access_log import AccessLine
     from headrace_serve.grpc.tensors import Received
     from headrace_serve.inference.messages import Asked
     from headrace_serve.models.model import Model
+    from headrace_serve.monitoring.access_log import AccessLine
     from headrace_serve.service import Service
 
 __all__ = ["Front"]

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import asyncio
 
     from headrace_serve.admission.limits import Limits
-    from headrace_serve.counters import Counters
     from headrace_serve.http.plans import Plan, Plans
+    from headrace_serve.monitoring.counters import Counters
     from headrace_serve.service import Service
 
 __all__ = ["protocol_class"]

@@ -41,7 +41,7 @@ from headrace_serve.inference.parameters import TRACED, without_nulls
 from headrace_serve.inference.tensors import complete
 from headrace_serve.models import described
 from headrace_serve.models.catalogue import build_models
-from headrace_serve.remembered import dump_of
+from headrace_serve.monitoring.observe_probes import dump_of
 from headrace_serve.service import Service
 
 if TYPE_CHECKING:

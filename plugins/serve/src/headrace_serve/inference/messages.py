@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from headrace_serve.models.model import Model
+    from headrace_serve.monitoring.run_times import RunTimes
     from headrace_serve.outlines import Outline
-    from headrace_serve.run_times import RunTimes
 
 __all__ = ["Answer", "Asked", "Encoded", "Tensor"]
 

@@ -6,14 +6,14 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import DeadlineExceededError, InputError
-from headrace_serve.run_times import TimedContext
+from headrace_serve.monitoring.run_times import TimedContext
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from headrace_serve.admission.limits import Limits
     from headrace_serve.inference.messages import Asked
-    from headrace_serve.run_times import RunTimes
+    from headrace_serve.monitoring.run_times import RunTimes
 
 __all__ = [
     "FINAL",

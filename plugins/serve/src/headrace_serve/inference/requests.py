@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from headrace_serve.inference.messages import Asked, Encoded, Tensor
     from headrace_serve.models.model import Model
     from headrace_serve.models.signature import Port
-    from headrace_serve.run_times import RunTimes
+    from headrace_serve.monitoring.run_times import RunTimes
 
 __all__ = [
     "answer_again",

@@ -17,10 +17,10 @@ from headrace_tensors import DATATYPES, join_elements
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Iterable, Mapping
 
-    from headrace_serve.access_log import AccessLine
     from headrace_serve.inference.messages import Asked, Tensor
     from headrace_serve.models.model import Model
     from headrace_serve.models.signature import Port
+    from headrace_serve.monitoring.access_log import AccessLine
 
 __all__ = [
     "check_items",

@@ -10,12 +10,12 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import SetupError, among
-from headrace_serve.counters import Counts
 from headrace_serve.models.fields import check_keys, read_fields
 from headrace_serve.models.planned import described
 from headrace_serve.models.signature import read_signature
+from headrace_serve.monitoring.counters import Counts
+from headrace_serve.monitoring.run_times import is_timed
 from headrace_serve.outlines import Outlines
-from headrace_serve.run_times import is_timed
 
 if TYPE_CHECKING:
     from headrace import Pipeline

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Mapping
 
     from headrace_serve.changes import Changes
-    from headrace_serve.counters import Counters
     from headrace_serve.models.catalogue import Catalogue
+    from headrace_serve.monitoring.counters import Counters
 
 __all__ = ["Repository"]
 
