@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from headrace_serve.http.rest import asgi
     from headrace_serve.models.manager import ModelManager
     from headrace_serve.operating.server import Server
-    from headrace_serve.tls import Tls
+    from headrace_serve.operating.tls import Tls
 
 __version__ = "0.1.0"
 
@@ -28,7 +28,7 @@ _HOMES = {
     "http.rest": "asgi",
     "models.manager": "ModelManager",
     "operating.server": "Server",
-    "tls": "Tls",
+    "operating.tls": "Tls",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

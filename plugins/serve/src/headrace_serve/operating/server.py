@@ -31,8 +31,8 @@ from headrace_serve.operating.listening import (
     run_loop,
     url_of,
 )
+from headrace_serve.operating.tls import Tls
 from headrace_serve.service import Service
-from headrace_serve.tls import Tls
 from headrace_serve.ui.examples import Examples
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from headrace_models import Memory
     from headrace_serve.everywhere import Everywhere
     from headrace_serve.models.entries import ModelEntry
-    from headrace_serve.tls import Certificates
+    from headrace_serve.operating.tls import Certificates
 
 __all__ = ["Server"]
 

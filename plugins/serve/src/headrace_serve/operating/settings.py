@@ -18,8 +18,8 @@ from headrace_serve.models.held import check_models, together
 from headrace_serve.models.manager import load_manager
 from headrace_serve.operating.listening import check_ports
 from headrace_serve.operating.server import Server, may_come_later
+from headrace_serve.operating.tls import Tls
 from headrace_serve.routes import routes_of
-from headrace_serve.tls import Tls
 
 if TYPE_CHECKING:
     from headrace.errors import HeadraceError
