@@ -27,7 +27,7 @@ from headrace_serve.errors import (
 )
 from headrace_serve.http import extensions as rest_extensions
 from headrace_serve.http import openapi
-from headrace_serve.http.apis import handler_of
+from headrace_serve.http.api_requests import handler_of
 from headrace_serve.http.exchange import Exchange, Reply, Wire
 from headrace_serve.http.generate import generate, generate_stream
 from headrace_serve.http.metrics import Snapshot, encoded
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from headrace_serve.admission.keys import Right
-    from headrace_serve.routes import ApiRoute
+    from headrace_serve.apis.routes import ApiRoute
 
     Handler = Callable[[Exchange], Awaitable[Reply | None]]
 

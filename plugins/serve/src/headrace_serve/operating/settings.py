@@ -13,13 +13,13 @@ from headrace_models import Memory
 from headrace_serve.admission.allowing import check_allowed, check_hosts, check_origins
 from headrace_serve.admission.keys import Keys
 from headrace_serve.admission.limits import Limits
+from headrace_serve.apis.routes import routes_of
 from headrace_serve.models.entries import read_memory, read_models
 from headrace_serve.models.held import check_models, together
 from headrace_serve.models.manager import load_manager
 from headrace_serve.operating.listening import check_ports
 from headrace_serve.operating.server import Server, may_come_later
 from headrace_serve.operating.tls import Tls
-from headrace_serve.routes import routes_of
 
 if TYPE_CHECKING:
     from headrace.errors import HeadraceError

@@ -31,12 +31,12 @@ from headrace_tensors import DATATYPES
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
+    from headrace_serve.apis.routes import ApiRoute
     from headrace_serve.errors import Refusal
     from headrace_serve.http.exchange import Exchange
     from headrace_serve.models.fields import Fields
     from headrace_serve.models.model import Model
     from headrace_serve.models.signature import Port
-    from headrace_serve.routes import ApiRoute
 
 __all__ = ["Asked", "handler_of"]
 
