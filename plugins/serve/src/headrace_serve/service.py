@@ -42,13 +42,13 @@ from headrace_serve.inference.requests import (
     prepared,
     written,
 )
+from headrace_serve.inference.steps import Outcome
 from headrace_serve.inference.streams import answers, parts_of
 from headrace_serve.models.following import Following
 from headrace_serve.models.repository import Repository
 from headrace_serve.monitoring.counters import Counters
 from headrace_serve.monitoring.failures import FailureLog
 from headrace_serve.process import Process
-from headrace_serve.steps import Outcome
 from headrace_serve.ui.examples import Examples
 from headrace_serve.ui.live import LivePage
 

@@ -14,7 +14,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from headrace_serve.http.cycle import Cycle, refusal_bytes
 from headrace_serve.http.heads import HeadError, check_head, too_large, without_upgrade
 from headrace_serve.http.plans import LONGEST_HEAD
-from headrace_serve.steps import Steps
+from headrace_serve.inference.steps import Steps
 
 if TYPE_CHECKING:
     import asyncio

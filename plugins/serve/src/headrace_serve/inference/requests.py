@@ -25,7 +25,7 @@ from headrace_serve.inference.parameters import (
     of_sequence,
 )
 from headrace_serve.inference.results import elements_of, tensors_of
-from headrace_serve.steps import Outcome
+from headrace_serve.inference.steps import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
