@@ -6,12 +6,12 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
-from headrace_serve.aside import apart
 from headrace_serve.errors import BodyTooLargeError, UnavailableError
 from headrace_serve.grpc.calls import headers_of
 from headrace_serve.grpc.tensors import read_request, write_response
 from headrace_serve.inference.tensors import complete, elements_in
 from headrace_serve.monitoring.observe_probes import server_timing, times_for
+from headrace_serve.threads import apart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

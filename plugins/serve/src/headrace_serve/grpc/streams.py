@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace_serve.aside import apart
 from headrace_serve.errors import NotAllowedError, UnauthenticatedError, UnavailableError
 from headrace_serve.grpc.calls import parsed
 from headrace_serve.grpc.messages import message
@@ -19,6 +18,7 @@ from headrace_serve.inference.messages import Answer
 from headrace_serve.inference.parameters import FINAL, flag
 from headrace_serve.inference.tensors import elements_in
 from headrace_serve.monitoring.access_log import AccessLine
+from headrace_serve.threads import apart
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine

@@ -16,7 +16,7 @@ import orjson
 from headrace import keys
 from headrace.errors import ClosedError, ContractError, InputError, among
 from headrace_formats import write_json
-from headrace_serve.aside import apart
+from headrace_serve.client_input import whole_number
 from headrace_serve.datatypes import from_json
 from headrace_serve.errors import BodyTooLargeError, MediaTypeError, NotBuiltError
 from headrace_serve.http.events import event, send_events
@@ -25,7 +25,7 @@ from headrace_serve.http.waiting import wait_for
 from headrace_serve.inference.parameters import with_trace
 from headrace_serve.inference.results import JSON, as_json_text, elements_of
 from headrace_serve.models import described
-from headrace_serve.reading import whole_number
+from headrace_serve.threads import apart
 from headrace_tensors import DATATYPES
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from headrace.errors import HeadraceError
 from headrace_formats.page import guarded
-from headrace_serve.aside import Pool, apart
+from headrace_serve.client_input import loads
 from headrace_serve.codings import WINDOWS, coding_for, codings_of, pack, unpack
 from headrace_serve.errors import (
     BodyTooLargeError,
@@ -31,7 +31,7 @@ from headrace_serve.inference.parameters import TRACED
 from headrace_serve.monitoring.access_log import AccessLine, request_id_of
 from headrace_serve.monitoring.access_log import logger as access_log
 from headrace_serve.monitoring.observe_probes import server_timing, times_for
-from headrace_serve.reading import loads
+from headrace_serve.threads import Pool, apart
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence

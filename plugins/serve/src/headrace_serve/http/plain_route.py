@@ -16,7 +16,7 @@ import orjson
 from headrace import keys
 from headrace.errors import HeadraceError, InputError
 from headrace_formats import quality
-from headrace_serve.aside import MANY, apart
+from headrace_serve.client_input import loads, whole_number
 from headrace_serve.datatypes import from_text, raw_bytes
 from headrace_serve.errors import BodyTooLargeError, MediaTypeError, refusal
 from headrace_serve.http.events import EVENTS, event, send_events
@@ -33,7 +33,7 @@ from headrace_serve.inference.results import (
     elements_of,
     outputs_of,
 )
-from headrace_serve.reading import loads, whole_number
+from headrace_serve.threads import MANY, apart
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Mapping

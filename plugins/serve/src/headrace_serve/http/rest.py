@@ -16,7 +16,6 @@ from starlette.routing import Match, Route
 
 from headrace.errors import InputError, OverloadedError
 from headrace_serve.admission.keys import Keys
-from headrace_serve.aside import Pool
 from headrace_serve.errors import (
     DisconnectedError,
     NotBuiltError,
@@ -43,6 +42,7 @@ from headrace_serve.models import described
 from headrace_serve.models.catalogue import build_models
 from headrace_serve.monitoring.observe_probes import dump_of
 from headrace_serve.service import Service
+from headrace_serve.threads import Pool
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping

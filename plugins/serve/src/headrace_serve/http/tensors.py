@@ -8,7 +8,7 @@ import numpy as np
 import orjson
 
 from headrace.errors import InputError
-from headrace_serve.aside import apart
+from headrace_serve.client_input import whole_number
 from headrace_serve.datatypes import ONLY_BINARY, as_json_values, from_json
 from headrace_serve.errors import ItemError, NotJsonError
 from headrace_serve.inference.messages import Asked, Encoded
@@ -21,7 +21,7 @@ from headrace_serve.inference.tensors import (
     tensor_view,
 )
 from headrace_serve.outlines import Outline, PlainOutputs
-from headrace_serve.reading import whole_number
+from headrace_serve.threads import apart
 from headrace_tensors import DATATYPES
 
 if TYPE_CHECKING:

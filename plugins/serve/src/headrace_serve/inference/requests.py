@@ -10,7 +10,6 @@ import numpy as np
 
 from headrace import keys
 from headrace.errors import ContractError, InputError, RequestError, RequestsFailed, among
-from headrace_serve.aside import apart
 from headrace_serve.errors import ItemError, refusal
 from headrace_serve.inference.classification import classified
 from headrace_serve.inference.messages import Answer
@@ -26,6 +25,7 @@ from headrace_serve.inference.parameters import (
 )
 from headrace_serve.inference.results import elements_of, tensors_of
 from headrace_serve.inference.steps import Outcome
+from headrace_serve.threads import apart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

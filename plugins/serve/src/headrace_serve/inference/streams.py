@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import InputError, RequestsFailed
 from headrace_serve.admission.part_bytes import StreamBytes
-from headrace_serve.aside import apart
 from headrace_serve.errors import ItemError
 from headrace_serve.inference.messages import Answer
 from headrace_serve.inference.parameters import flag
@@ -20,6 +19,7 @@ from headrace_serve.inference.requests import (
     with_classes,
 )
 from headrace_serve.inference.results import elements_of, tensors_of
+from headrace_serve.threads import apart
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.errors import ConfigError, InputError, OverloadedError
-from headrace_serve.aside import aside
+from headrace_serve.client_input import loads
 from headrace_serve.errors import (
     NotAllowedError,
     UnavailableError,
@@ -17,7 +17,7 @@ from headrace_serve.errors import (
 )
 from headrace_serve.models.catalogue import build_models
 from headrace_serve.models.entries import read_entries, repositories
-from headrace_serve.reading import loads
+from headrace_serve.threads import aside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Mapping
