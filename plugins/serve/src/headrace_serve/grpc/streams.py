@@ -18,7 +18,7 @@ from headrace_serve.inference.messages import Answer
 from headrace_serve.inference.parameters import FINAL, flag
 from headrace_serve.inference.tensors import elements_in
 from headrace_serve.monitoring.access_log import AccessLine
-from headrace_serve.threads import apart
+from headrace_serve.threads import call_by_size
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
@@ -210,7 +210,7 @@ class _Stream:
     async def _give(self, answer: Answer, line: AccessLine, *, is_final: bool = False) -> None:
         """Send one of the responses of a request."""
         answer.parameters[_IS_FINAL] = is_final
-        response = await apart(elements_in(answer.outputs), write_response, answer)
+        response = await call_by_size(elements_in(answer.outputs), write_response, answer)
         await self._put(as_streamed(response), line)
 
     async def _put(self, response: bytes, line: AccessLine) -> None:

@@ -21,7 +21,7 @@ from headrace_serve.inference.tensors import (
     tensor_view,
 )
 from headrace_serve.outlines import Outline, PlainOutputs
-from headrace_serve.threads import apart
+from headrace_serve.threads import call_by_size
 from headrace_tensors import DATATYPES
 
 if TYPE_CHECKING:
@@ -276,7 +276,7 @@ async def write_body(
     for tensor in answer.outputs:
         if tensor.datatype == "BYTES" or not wanted.is_binary(tensor.name):
             elements += tensor.array.size
-    return await apart(elements, _written, answer, wanted, outline)
+    return await call_by_size(elements, _written, answer, wanted, outline)
 
 
 def _written(

@@ -25,7 +25,7 @@ from headrace_serve.inference.parameters import (
 )
 from headrace_serve.inference.results import elements_of, tensors_of
 from headrace_serve.inference.steps import Outcome
-from headrace_serve.threads import apart
+from headrace_serve.threads import call_by_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -87,7 +87,7 @@ async def infer(
         _at_the_edges(requests)
         results, failed = await _run_items(model, requests, call, partial=partial)
         write = partly(_written, model, results, failed, asked.outputs, partial=partial)
-        outputs = await apart(elements_of(list(results.values())), write)
+        outputs = await call_by_size(elements_of(list(results.values())), write)
         check_written(model, outputs, limits)
         outputs = await with_classes(model, outputs, asked)
         for error in failed.values():
@@ -112,7 +112,7 @@ async def written(
     """
     result = request["result"]
     write = partly(tensors_of, model, [result], by_item=False, wanted=asked.outputs)
-    outputs = await apart(elements_of(result), write)
+    outputs = await call_by_size(elements_of(result), write)
     check_written(model, outputs, limits)
     outputs = await with_classes(model, outputs, asked)
     parameters |= request.get(_RESPONSE_PARAMETERS) or {}
@@ -164,7 +164,7 @@ async def begin(
     elements = sum([tensor.elements for tensor in asked.inputs])
     if elements > limits.max_elements:
         _check_elements(asked.inputs, limits)
-    values = await apart(elements, _arrays, model, asked.inputs)
+    values = await call_by_size(elements, _arrays, model, asked.inputs)
     outline = asked.outline
     if outline is None or not outline.checked:
         check_parameters(asked.parameters, model.signature.sequence_key)
@@ -341,7 +341,7 @@ async def with_classes(model: Model, outputs: list[Tensor], asked: Asked) -> lis
     def work() -> list[Tensor]:
         return [classified(model, t, counts[t.name]) if t.name in counts else t for t in outputs]
 
-    return await apart(elements, work)
+    return await call_by_size(elements, work)
 
 
 def _check_inputs(

@@ -19,7 +19,7 @@ from headrace_serve.inference.requests import (
     with_classes,
 )
 from headrace_serve.inference.results import elements_of, tensors_of
-from headrace_serve.threads import apart
+from headrace_serve.threads import call_by_size
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
@@ -103,7 +103,7 @@ async def answers(
                 if is_last and part is None:
                     yield True, None
                     continue
-                outputs = await apart(elements_of(part), write, [part])
+                outputs = await call_by_size(elements_of(part), write, [part])
                 check_written(model, outputs, limits)
                 outputs = await with_classes(model, outputs, asked)
                 yield is_last, Answer(model, asked.id, outputs)
