@@ -33,7 +33,6 @@ from headrace_serve.errors import (
     UnknownModelError,
     refusal,
 )
-from headrace_serve.everywhere import make
 from headrace_serve.inference.parameters import UNBOUNDED, telling_unit
 from headrace_serve.inference.requests import (
     answer_again,
@@ -53,11 +52,18 @@ from headrace_serve.ui.examples import Examples
 from headrace_serve.ui.live import LivePage
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import (
+        AsyncGenerator,
+        Awaitable,
+        Callable,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
     from pathlib import Path
 
     from headrace_serve.admission.keys import Keys
-    from headrace_serve.everywhere import Everywhere
     from headrace_serve.inference.messages import Answer, Asked
     from headrace_serve.models.catalogue import Catalogue
     from headrace_serve.models.model import Model
@@ -99,7 +105,7 @@ class Service(MemoryAccount):
         failures: Logs requests that fail in the pipeline, or by their results.
         built_in: The process in which the pipelines were built.
         unpacking: The queue of bodies that are decompressed.
-        everywhere: Makes changes in all of those processes. None: the server is this process alone.
+        change_all: Makes a change in all of those processes. None: the server is this process alone.
         live: The state behind the live page. None: there is no such page.
         examples: The example inputs that the live page offers. None: there are none.
         gate: Says whose requests are answered at all. `Server` tells it where it listens.
@@ -141,7 +147,7 @@ class Service(MemoryAccount):
         self.changes = Changes()
         self.connections: Callable[[], int] = int
         self.worker: int | None = None
-        self.everywhere: Everywhere | None = None
+        self.change_all: Callable[[dict[str, Any]], Awaitable[None]] | None = None
         self.given = given
         self.allow_import = allow_import
         self.cors_origins, self.apis = check_origins(cors_origins), routes_of(apis)
@@ -191,10 +197,20 @@ class Service(MemoryAccount):
             given: The other arguments of that method of `Repository`, whose errors it raises.
         """
         change = {"what": what, "name": name, **given}
-        if self.everywhere is None:
-            await make(self, change)
-        else:
-            await self.everywhere.ask(change)
+        await (self.make_change if self.change_all is None else self.change_all)(change)
+
+    async def make_change(self, change: dict[str, Any]) -> None:
+        """Make a change in this process.
+
+        Args:
+            change: ``what`` (``load``, ``unload``, ``exchange``), the ``name`` of the model, and the other arguments of that
+                method of `Repository`.
+
+        Raises:
+            HeadraceError: The method of `Repository` has raised it.
+        """
+        given = {key: value for key, value in change.items() if key != "what"}
+        await getattr(self.allowed_repository(), change["what"])(**given)
 
     async def end(self, timeout: float) -> None:
         """Wait at most ``timeout`` seconds for loads and unloads that run."""

@@ -189,8 +189,9 @@ class Server:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._state, self._turn = ServerState(), asyncio.Lock()
-        service.worker, service.everywhere = worker, everywhere
-        service.starting = listen_first and everywhere is not None
+        service.worker, self._everywhere = worker, everywhere
+        if everywhere is not None:
+            service.change_all, service.starting = everywhere.ask, listen_first
         if not listen_first:
             self._load()
         service.connections = lambda: len(self._state.connections)
@@ -315,8 +316,8 @@ class Server:
 
     async def _join(self) -> None:
         """Make the changes that requests have asked for in other processes; none of them can be made before all models are built."""
-        if self._service.everywhere is not None:
-            await self._service.everywhere.join(self._service)
+        if self._everywhere is not None:
+            await self._everywhere.join(self._service)
 
     def _in_loop(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Run a coroutine in the event loop, before that of a `close` that comes later.
