@@ -14,8 +14,8 @@ import pytest
 import tritonclient.grpc as triton
 
 from headrace_serve.errors import RelayedError, UnavailableError
-from headrace_serve.everywhere import Everywhere
 from headrace_serve.operating.shared_changes import SharedChanges
+from headrace_serve.operating.worker_changes import Everywhere
 
 REFUSED = {"status": 400, "code": "input"}
 

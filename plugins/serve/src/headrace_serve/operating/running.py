@@ -24,9 +24,9 @@ from headrace_serve.operating.logs import quoted, say
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 
-    from headrace_serve.everywhere import Everywhere
     from headrace_serve.operating.server import Server
     from headrace_serve.operating.settings import Settings
+    from headrace_serve.operating.worker_changes import Everywhere
 
     Listening = Callable[[dict[str, str | None]], None]
 

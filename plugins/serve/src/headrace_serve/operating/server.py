@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace_models import Memory
-    from headrace_serve.everywhere import Everywhere
     from headrace_serve.models.entries import ModelEntry
     from headrace_serve.operating.tls import Certificates
+    from headrace_serve.operating.worker_changes import Everywhere
 
 __all__ = ["Server"]
 

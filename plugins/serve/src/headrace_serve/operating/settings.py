@@ -23,8 +23,8 @@ from headrace_serve.operating.tls import Tls
 
 if TYPE_CHECKING:
     from headrace.errors import HeadraceError
-    from headrace_serve.everywhere import Everywhere
     from headrace_serve.operating.logs import LogFormat
+    from headrace_serve.operating.worker_changes import Everywhere
 
 __all__ = ["Settings"]
 
