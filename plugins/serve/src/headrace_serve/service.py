@@ -23,7 +23,6 @@ from headrace_serve.admission.gate import Gate
 from headrace_serve.admission.limits import Limits
 from headrace_serve.admission.memory import MemoryAccount
 from headrace_serve.apis.routes import routes_of
-from headrace_serve.changes import Changes
 from headrace_serve.codings import Unpacking
 from headrace_serve.errors import (
     ItemError,
@@ -47,6 +46,7 @@ from headrace_serve.models.following import Following
 from headrace_serve.models.repository import Repository
 from headrace_serve.monitoring.counters import Counters
 from headrace_serve.monitoring.failures import FailureLog
+from headrace_serve.monitoring.health_changes import Changes
 from headrace_serve.process import Process
 from headrace_serve.ui.examples import Examples
 from headrace_serve.ui.live import LivePage

@@ -22,9 +22,9 @@ from headrace_serve.threads import call_in_thread
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Mapping
 
-    from headrace_serve.changes import Changes
     from headrace_serve.models.catalogue import Catalogue
     from headrace_serve.monitoring.counters import Counters
+    from headrace_serve.monitoring.health_changes import Changes
 
 __all__ = ["Repository"]
 

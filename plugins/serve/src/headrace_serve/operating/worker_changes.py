@@ -18,7 +18,7 @@ from headrace_serve.errors import Refusal, RelayedError, UnavailableError, refus
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace_serve.changes import Changes
+    from headrace_serve.monitoring.health_changes import Changes
 
     Message = dict[str, Any]
 
