@@ -46,7 +46,7 @@ from headrace_serve.models.following import Following
 from headrace_serve.models.repository import Repository
 from headrace_serve.monitoring.counters import Counters
 from headrace_serve.monitoring.failures import FailureLog
-from headrace_serve.monitoring.health_changes import Changes
+from headrace_serve.monitoring.health_changes import HealthChanges
 from headrace_serve.process import Process
 from headrace_serve.ui.examples import Examples
 from headrace_serve.ui.live import LivePage
@@ -144,7 +144,7 @@ class Service(MemoryAccount):
         self.leaving = self.starting = self.draining = False
         self.ending = asyncio.Event()
         self.counters = Counters()
-        self.changes = Changes()
+        self.changes = HealthChanges()
         self.connections: Callable[[], int] = int
         self.worker: int | None = None
         self.change_all: Callable[[dict[str, Any]], Awaitable[None]] | None = None

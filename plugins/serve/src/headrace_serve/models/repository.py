@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from headrace_serve.models.catalogue import Catalogue
     from headrace_serve.monitoring.counters import Counters
-    from headrace_serve.monitoring.health_changes import Changes
+    from headrace_serve.monitoring.health_changes import HealthChanges
 
 __all__ = ["Repository"]
 
@@ -39,7 +39,7 @@ class Served(Protocol):
     """The part of `Service` that the repository needs."""
 
     models: Catalogue
-    changes: Changes
+    changes: HealthChanges
     counters: Counters
     given: Any
     allow_import: bool

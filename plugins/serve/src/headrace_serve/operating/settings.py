@@ -24,7 +24,7 @@ from headrace_serve.operating.tls import Tls
 if TYPE_CHECKING:
     from headrace.errors import HeadraceError
     from headrace_serve.operating.logs import LogFormat
-    from headrace_serve.operating.worker_changes import Everywhere
+    from headrace_serve.operating.worker_changes import WorkerChanges
 
 __all__ = ["Settings"]
 
@@ -175,7 +175,7 @@ class Settings:
     def server(
         self,
         worker: int | None = None,
-        everywhere: Everywhere | None = None,
+        worker_changes: WorkerChanges | None = None,
         *,
         listen_first: bool = True,
     ) -> Server:
@@ -185,7 +185,7 @@ class Settings:
             **{name: getattr(self, name) for name in _OF_SERVER},
             tls=self._tls(),
             worker=worker,
-            everywhere=everywhere,
+            worker_changes=worker_changes,
             listen_first=listen_first,
             watch=self._watched(),
             memory=self.memory(),

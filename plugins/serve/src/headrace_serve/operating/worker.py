@@ -21,7 +21,7 @@ from headrace_serve.operating.init_process import hangups
 from headrace_serve.operating.logs import printing_logs, say
 from headrace_serve.operating.running import run
 from headrace_serve.operating.settings import Settings
-from headrace_serve.operating.worker_changes import Everywhere
+from headrace_serve.operating.worker_changes import WorkerChanges
 
 if TYPE_CHECKING:
     from headrace_serve.operating.server import Server
@@ -45,12 +45,12 @@ def main() -> int:
             reports.write(json.dumps(message) + "\n")
             reports.flush()
 
-    everywhere = Everywhere(send)
+    worker_changes = WorkerChanges(send)
 
     def listen() -> None:
         for line in sys.stdin:  # ends when the supervisor ends
-            everywhere.take(json.loads(line))
-        everywhere.end()
+            worker_changes.take(json.loads(line))
+        worker_changes.end()
         os.kill(os.getpid(), signal.SIGTERM)
 
     def started(server: Server) -> None:
@@ -64,7 +64,7 @@ def main() -> int:
             return run(
                 settings,
                 worker=number,
-                everywhere=everywhere,
+                worker_changes=worker_changes,
                 started=started,
                 listen_first=setup["listen_first"],
                 early=early,

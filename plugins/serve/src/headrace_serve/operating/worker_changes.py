@@ -18,11 +18,11 @@ from headrace_serve.errors import Refusal, RelayedError, UnavailableError, refus
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace_serve.monitoring.health_changes import Changes
+    from headrace_serve.monitoring.health_changes import HealthChanges
 
     Message = dict[str, Any]
 
-__all__ = ["Everywhere"]
+__all__ = ["WorkerChanges"]
 
 logger = logging.getLogger("headrace.serve")
 
@@ -36,13 +36,13 @@ class Changed(Protocol):
 
     debug_errors: bool
     starting: bool
-    changes: Changes
+    changes: HealthChanges
 
     async def make_change(self, change: Message) -> None:
         """Make a change in this process."""
 
 
-class Everywhere:
+class WorkerChanges:
     """One worker process's side of the changes that all worker processes make.
 
     The event loop of the process calls it. `take` and `end` may be called in any thread.
