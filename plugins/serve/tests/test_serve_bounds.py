@@ -24,7 +24,7 @@ from serve_helpers import until
 import headrace
 from headrace.errors import ConfigError, OverloadedError
 from headrace_serve import Limits, Server, asgi
-from headrace_serve.codings import Unpacking
+from headrace_serve.admission.unpacking import UnpackingQueue
 from headrace_serve.grpc.messages import message
 from headrace_serve.http import exchange
 
@@ -382,7 +382,7 @@ def test_small_bodies_are_unpacked_at_once_and_no_client_takes_all_turns(serving
 
 def test_turns_are_shared_between_clients():
     async def main():
-        queue, order = Unpacking(), []
+        queue, order = UnpackingQueue(), []
         ended = asyncio.Event()
 
         async def take(client):

@@ -11,7 +11,8 @@ import pytest
 
 import headrace
 from headrace_serve.grpc.messages import message
-from headrace_serve.outlines import Outline, Outlines
+from headrace_serve.inference.parsed_requests import Outline
+from headrace_serve.models.parsed_cache import ParsedCache
 
 SERVED = {
     "rows": {
@@ -218,7 +219,7 @@ def test_what_a_call_says_of_its_own_tensor_is_held_against_it(infer):
 
 @pytest.mark.parametrize(("count", "kept"), [(256, 256), (257, 1)])
 def test_they_are_not_kept_for_ever(count, kept):
-    outlines = Outlines()
+    outlines = ParsedCache()
     for number in range(count):
         outlines.keep(b"%d" % number, Outline([], None, {}, None))
     assert sum(b"%d" % number in outlines.known for number in range(count)) == kept

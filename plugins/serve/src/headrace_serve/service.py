@@ -22,8 +22,8 @@ from headrace_serve.admission.allowing import check_allowed, check_metrics, chec
 from headrace_serve.admission.gate import Gate
 from headrace_serve.admission.limits import Limits
 from headrace_serve.admission.memory import MemoryAccount
+from headrace_serve.admission.unpacking import UnpackingQueue
 from headrace_serve.apis.routes import routes_of
-from headrace_serve.codings import Unpacking
 from headrace_serve.errors import (
     ItemError,
     NotAllowedError,
@@ -159,7 +159,7 @@ class Service(MemoryAccount):
         self.gate = Gate(allow_hosts, self.cors_origins)
         if ui:  # without keys the live page is for this machine alone, whoever listens
             self.gate.listens(local=True)
-        self.unpacking = Unpacking()
+        self.unpacking = UnpackingQueue()
         self.built_in = Process()
         self.following = Following(self)
         self.following.follow(models.held.models, given)

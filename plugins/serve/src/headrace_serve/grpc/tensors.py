@@ -11,6 +11,7 @@ from headrace.errors import InputError
 from headrace_serve.datatypes import from_json
 from headrace_serve.grpc.messages import message
 from headrace_serve.inference.messages import Answer, Asked, Encoded
+from headrace_serve.inference.parsed_requests import Outline
 from headrace_serve.inference.tensors import (
     check_number,
     read_form,
@@ -18,7 +19,6 @@ from headrace_serve.inference.tensors import (
     refuse_region,
     tensor_view,
 )
-from headrace_serve.outlines import Outline
 from headrace_tensors import CONTENTS, DATATYPES, split_raw, varint_of
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from headrace_serve.datatypes import ONLY_BINARY, as_json_values, from_json
 from headrace_serve.errors import ItemError, NotJsonError
 from headrace_serve.inference.messages import Asked, Encoded
 from headrace_serve.inference.parameters import flag, without_nulls
+from headrace_serve.inference.parsed_requests import Outline, PlainOutputs
 from headrace_serve.inference.tensors import (
     check_number,
     read_form,
@@ -20,7 +21,6 @@ from headrace_serve.inference.tensors import (
     refuse_region,
     tensor_view,
 )
-from headrace_serve.outlines import Outline, PlainOutputs
 from headrace_serve.threads import call_by_size
 from headrace_tensors import DATATYPES
 

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from headrace_serve.inference.parsed_requests import Outline
     from headrace_serve.models.model import Model
     from headrace_serve.monitoring.run_times import RunTimes
-    from headrace_serve.outlines import Outline
 
 __all__ = ["Answer", "Asked", "Encoded", "Tensor"]
 

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import SetupError, among
 from headrace_serve.models.fields import check_keys, read_fields
+from headrace_serve.models.parsed_cache import ParsedCache
 from headrace_serve.models.planned import described
 from headrace_serve.models.signature import read_signature
 from headrace_serve.monitoring.counters import Counts
 from headrace_serve.monitoring.run_times import is_timed
-from headrace_serve.outlines import Outlines
 
 if TYPE_CHECKING:
     from headrace import Pipeline
+    from headrace_serve.inference.parsed_requests import Outline
     from headrace_serve.models.entries import ModelEntry
     from headrace_serve.models.signature import Signature
-    from headrace_serve.outlines import Outline
 
 __all__ = ["Model"]
 
@@ -121,9 +121,9 @@ class Model:
         self.decoupled = entry.decoupled
         self.configuration = getattr(entry.config, "configuration", None)
         self.labels = entry.labels or {}
-        self.outlines: Outlines[Outline] = Outlines()
-        self.messages: Outlines[Outline] = Outlines()
-        self.queries: Outlines[Any] = Outlines()
+        self.outlines: ParsedCache[Outline] = ParsedCache()
+        self.messages: ParsedCache[Outline] = ParsedCache()
+        self.queries: ParsedCache[Any] = ParsedCache()
         same = before is not None and before.pipe is self.pipe
         self.counts = before.counts if before is not None and same else Counts()
         self._advised: dict[str, object] = before._advised if before is not None and same else {}
