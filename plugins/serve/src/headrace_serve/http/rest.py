@@ -397,10 +397,10 @@ async def _infer(exchange: Exchange) -> Reply:
         exchange.check_connected()
         raise
     wire.is_watched = False
-    again: Any = None if asked.outline is None else asked.outline.again
+    again: Any = None if asked.parsed is None else asked.parsed.again
     if answer.body is not None:
         return Reply(200, answer.body, _OCTETS, again.headers, compressible=True)
-    parts, size = await write_body(answer, wanted, None if answer.parameters else asked.outline)
+    parts, size = await write_body(answer, wanted, None if answer.parameters else asked.parsed)
     if size is None:
         return Reply.of_inference(parts, "application/json")
     return Reply.of_inference(parts, _OCTETS, {HEADER_LENGTH: str(len(parts[0]))})

@@ -1,4 +1,4 @@
-"""Remembers requests without the bytes of their tensors: clients repeat them, so each is parsed only once."""
+"""Requests as parsed, without the bytes of their tensors: clients repeat them, so each is parsed only once."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from headrace_tensors import DATATYPES
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["COPIED_BYTES", "Outline", "PlainInputs", "PlainOutputs"]
+__all__ = ["COPIED_BYTES", "ParsedRequest", "PlainInputs", "PlainOutputs"]
 
 COPIED_BYTES = 4096
 """Smaller tensors are copied to bytes, because making a view of their bytes takes longer."""
 
 
 @dataclass(slots=True)
-class Outline:
+class ParsedRequest:
     """A request for one model, without the bytes of its tensors.
 
     Attributes:

@@ -127,8 +127,8 @@ def begin_plain(
     identifier = asked.id or asked.request_id
     if identifier:
         request[keys.REQUEST_ID] = identifier
-    parameters, outline = asked.parameters, asked.outline
-    traced = outline is None or parameters is not outline.parameters
+    parameters, parsed = asked.parameters, asked.parsed
+    traced = parsed is None or parameters is not parsed.parameters
     if asked.client or asked.times is not None or traced:
         add_context(request, parameters, asked.times, asked.client)
     # It has no parameters that would give it a time.
@@ -140,10 +140,10 @@ def begin_plain(
 
 def answer_again(model: Model, asked: Asked, request: dict[str, Any]) -> Answer | None:
     """Return the answer of a request that has ended, where it differs from an earlier one in its numbers alone; else None."""
-    outline = asked.outline
-    if outline is None or outline.again is None or _RESPONSE_PARAMETERS in request:
+    parsed = asked.parsed
+    if parsed is None or parsed.again is None or _RESPONSE_PARAMETERS in request:
         return None
-    body = outline.again.parts(request["result"])
+    body = parsed.again.parts(request["result"])
     if body is None:
         return None
     return Answer(model, asked.id, [], request.get(keys.REQUEST_SIZE, 1), body=body)
@@ -165,13 +165,13 @@ async def begin(
     if elements > limits.max_elements:
         _check_elements(asked.inputs, limits)
     values = await call_by_size(elements, _arrays, model, asked.inputs)
-    outline = asked.outline
-    if outline is None or not outline.checked:
+    parsed = asked.parsed
+    if parsed is None or not parsed.checked:
         check_parameters(asked.parameters, model.signature.sequence_key)
         _check_inputs(model, asked.inputs, all_needed=asked.fields is None)
         _check_outputs(model, asked.outputs)
-        if outline is not None:
-            outline.note_checked(model)
+        if parsed is not None:
+            parsed.note_checked(model)
     call = call_arguments(asked.parameters, asked.timeout_s, limits, priority_default)
     return values, call, _same_for_all_items(model, asked)
 

@@ -16,15 +16,15 @@ class ParsedCache(Generic[T]):
     """Parsed requests of one model, by the bytes they were parsed from: at most 256, of up to 4096 bytes each.
 
     Attributes:
-        known: They.
+        known: The requests by their bytes.
     """
 
     def __init__(self) -> None:
         self.known: dict[bytes, T] = {}
 
-    def keep(self, written: bytes, outline: T) -> None:
+    def keep(self, written: bytes, request: T) -> None:
         """Keep a parsed request, unless its bytes are too many; if it is full, all earlier entries are dropped."""
         if len(written) <= _MOST_BYTES:
             if len(self.known) >= _MOST:
                 self.known.clear()
-            self.known[written] = outline
+            self.known[written] = request
