@@ -169,8 +169,8 @@ def test_a_refused_body_without_end_ends_the_connection_when_its_time_is_over(se
         assert answer_of(one)[0] == 404
         one.sendall(bytes(10_000_000))  # an honest client that reads its answer later
         (protocol,) = server._state.connections
-        protocol._ends = 0.0
-        server._loop.call_soon_threadsafe(protocol._look_at_receiving)
+        protocol.deadlines.ends = 0.0
+        server._loop.call_soon_threadsafe(protocol.deadlines.look_at_receiving)
         with pytest.raises((ConnectionResetError, BrokenPipeError)):
             one.sendall(bytes(100_000_000))
 
