@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-__all__ = ["Changes"]
+__all__ = ["HealthChanges"]
 
 
-class Changes:
+class HealthChanges:
     """Wakes all coroutines that wait for a change of health. Used by one event loop.
 
     The server calls `notify` at each of its own changes (reload, load, unload, drain), and when a request

@@ -1,4 +1,4 @@
-"""Runs in other threads what would block the event loop: for minutes, or for as long as many elements take."""
+"""Calls in other threads: of functions that would block the event loop, for minutes or for as long as many elements take."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["MANY", "Pool", "apart", "aside"]
+__all__ = ["MANY", "Pool", "call_by_size", "call_in_thread"]
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ class Pool:
 _VALUES = Pool("values", 4)
 
 
-async def apart(elements: int, function: Callable[..., T], *args: Any) -> T:
+async def call_by_size(elements: int, function: Callable[..., T], *args: Any) -> T:
     """Call a function. In another thread if it reads or writes so many elements that the event loop would be blocked.
 
     Args:
@@ -53,7 +53,7 @@ async def apart(elements: int, function: Callable[..., T], *args: Any) -> T:
     return await _VALUES.run(function, *args)
 
 
-async def aside(function: Callable[..., T], *args: Any, **named: Any) -> T:
+async def call_in_thread(function: Callable[..., T], *args: Any, **named: Any) -> T:
     """Call a function in a daemon thread of its own, and give its result.
 
     Unlike the threads of ``asyncio.to_thread`` this one keeps neither the event loop nor the process from ending:
@@ -74,5 +74,5 @@ async def aside(function: Callable[..., T], *args: Any, **named: Any) -> T:
         with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(settled)
 
-    threading.Thread(target=work, name="headrace-serve-aside", daemon=True).start()
+    threading.Thread(target=work, name="headrace-serve-call", daemon=True).start()
     return await outcome

@@ -18,11 +18,11 @@ from headrace_serve.errors import Refusal, RelayedError, UnavailableError, refus
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace_serve.changes import Changes
+    from headrace_serve.monitoring.health_changes import HealthChanges
 
     Message = dict[str, Any]
 
-__all__ = ["Everywhere", "make"]
+__all__ = ["WorkerChanges"]
 
 logger = logging.getLogger("headrace.serve")
 
@@ -36,28 +36,13 @@ class Changed(Protocol):
 
     debug_errors: bool
     starting: bool
-    changes: Changes
+    changes: HealthChanges
 
-    def allowed_repository(self) -> Any:
-        """Return the `Repository`, which loads and unloads models."""
-
-
-async def make(service: Changed, change: Message) -> None:
-    """Make a change in this process.
-
-    Args:
-        service: The service whose models are changed.
-        change: ``what`` (``load``, ``unload``, ``exchange``), the ``name`` of the model, and the other arguments of that method
-            of `Repository`.
-
-    Raises:
-        HeadraceError: The method of `Repository` has raised it.
-    """
-    given = {key: value for key, value in change.items() if key != "what"}
-    await getattr(service.allowed_repository(), change["what"])(**given)
+    async def make_change(self, change: Message) -> None:
+        """Make a change in this process."""
 
 
-class Everywhere:
+class WorkerChanges:
     """One worker process's side of the changes that all worker processes make.
 
     The event loop of the process calls it. `take` and `end` may be called in any thread.
@@ -175,7 +160,7 @@ class Everywhere:
     async def _made(self, change: Message) -> Message | None:
         """Make a change; give the answer for the client if the change fails, else None."""
         try:
-            await make(self._service, change)
+            await self._service.make_change(change)
         except Exception as error:
             if not isinstance(error, HeadraceError):
                 logger.exception("a change that a request asked for failed in the server")

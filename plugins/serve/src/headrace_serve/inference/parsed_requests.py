@@ -1,10 +1,10 @@
-"""Remembers requests without the bytes of their tensors: clients repeat them, so each is parsed only once."""
+"""Requests as parsed, without the bytes of their tensors: clients repeat them, so each is parsed only once."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,19 +14,14 @@ from headrace_tensors import DATATYPES
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["COPIED_BYTES", "Outline", "Outlines", "PlainInputs", "PlainOutputs"]
+__all__ = ["COPIED_BYTES", "ParsedRequest", "PlainInputs", "PlainOutputs"]
 
 COPIED_BYTES = 4096
 """Smaller tensors are copied to bytes, because making a view of their bytes takes longer."""
 
-T = TypeVar("T")
-
-_MOST = 256
-_MOST_BYTES = 4096
-
 
 @dataclass(slots=True)
-class Outline:
+class ParsedRequest:
     """A request for one model, without the bytes of its tensors.
 
     Attributes:
@@ -140,21 +135,3 @@ class PlainOutputs:
             small = array.nbytes < COPIED_BYTES
             parts.append(array.tobytes() if small else np.ascontiguousarray(array).data.cast("B"))
         return parts
-
-
-class Outlines(Generic[T]):
-    """Parsed requests of one model, by the bytes they were parsed from: at most 256, of up to 4096 bytes each.
-
-    Attributes:
-        known: They.
-    """
-
-    def __init__(self) -> None:
-        self.known: dict[bytes, T] = {}
-
-    def keep(self, written: bytes, outline: T) -> None:
-        """Keep a parsed request, unless its bytes are too many; if it is full, all earlier entries are dropped."""
-        if len(written) <= _MOST_BYTES:
-            if len(self.known) >= _MOST:
-                self.known.clear()
-            self.known[written] = outline

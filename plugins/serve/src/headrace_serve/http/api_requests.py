@@ -16,7 +16,7 @@ import orjson
 from headrace import keys
 from headrace.errors import ClosedError, ContractError, InputError, among
 from headrace_formats import write_json
-from headrace_serve.aside import apart
+from headrace_serve.client_input import whole_number
 from headrace_serve.datatypes import from_json
 from headrace_serve.errors import BodyTooLargeError, MediaTypeError, NotBuiltError
 from headrace_serve.http.events import event, send_events
@@ -25,18 +25,18 @@ from headrace_serve.http.waiting import wait_for
 from headrace_serve.inference.parameters import with_trace
 from headrace_serve.inference.results import JSON, as_json_text, elements_of
 from headrace_serve.models import described
-from headrace_serve.reading import whole_number
+from headrace_serve.threads import call_by_size
 from headrace_tensors import DATATYPES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
+    from headrace_serve.apis.routes import ApiRoute
     from headrace_serve.errors import Refusal
     from headrace_serve.http.exchange import Exchange
     from headrace_serve.models.fields import Fields
     from headrace_serve.models.model import Model
     from headrace_serve.models.signature import Port
-    from headrace_serve.routes import ApiRoute
 
 __all__ = ["Asked", "handler_of"]
 
@@ -145,7 +145,9 @@ class Asked:
         most = self._exchange.limits.max_items
         if len(values) > most:
             raise InputError(f"{len(values)} items", expected=f"at most {most}")
-        return await apart(elements_of([values, shared]), _requests, model, values, shared or {})
+        return await call_by_size(
+            elements_of([values, shared]), _requests, model, values, shared or {}
+        )
 
     async def run(
         self, name: str, request: Any, emit: Callable[[Any], object] | None = None
@@ -353,7 +355,7 @@ def handler_of(route: ApiRoute) -> Callable[[Exchange], Any]:
             if any(page in kind.lower() for page in _PAGES):
                 raise ContractError(f"{route.api!r} answers with {kind!r}, which browsers run")
             return Reply.of_inference([content], kind)
-        return Reply.of_inference([await apart(_elements(answer), _text, answer)], JSON)
+        return Reply.of_inference([await call_by_size(_elements(answer), _text, answer)], JSON)
 
     return handle
 

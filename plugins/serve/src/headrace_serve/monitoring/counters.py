@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from headrace_serve.access_log import AccessLine
+from headrace_serve.monitoring.access_log import AccessLine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ import pydantic
 
 from headrace.errors import ConfigError, Problem, nearest
 from headrace_serve.errors import NotAllowedError, UnauthenticatedError
-from headrace_serve.tables import problem_of, read_tables
+from headrace_serve.toml_tables import problem_of, read_tables
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

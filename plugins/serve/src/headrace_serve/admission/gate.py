@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 from headrace_formats.page import why_refused
-from headrace_serve.allowing import check_hosts
+from headrace_serve.admission.allowing import check_hosts
 from headrace_serve.errors import NotAllowedError
 
 if TYPE_CHECKING:

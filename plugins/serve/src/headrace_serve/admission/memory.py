@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.errors import OverloadedError
-from headrace_serve.inference.part_bytes import PartBytes
+from headrace_serve.admission.part_bytes import PartBytes
 
 if TYPE_CHECKING:
-    from headrace_serve.limits import Limits
+    from headrace_serve.admission.limits import Limits
 
 __all__ = ["MemoryAccount"]
 

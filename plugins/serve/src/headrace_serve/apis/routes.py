@@ -26,7 +26,7 @@ class ApiRoute:
 
     Attributes:
         api: The name of its API.
-        function: Answers what `headrace_serve.http.apis.Asked` has.
+        function: Answers what `headrace_serve.http.api_requests.Asked` has.
         right: The right that a key must have. None: no key is needed.
         error: Makes the body of a refusal for its status, code and text. None: it is that of every other route.
     """

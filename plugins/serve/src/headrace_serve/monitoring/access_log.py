@@ -11,7 +11,7 @@ import re
 import time
 from typing import TYPE_CHECKING, Any
 
-from headrace_serve.run_times import RunTimes
+from headrace_serve.monitoring.run_times import RunTimes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
