@@ -16,7 +16,7 @@ from headrace_models.requests import NamedModel
 from headrace_models.sources import folder_models, is_shares
 
 if TYPE_CHECKING:
-    from headrace_models.exchange import Exchange
+    from headrace_models.exchange.options import Exchange
 
 __version__ = "0.1.0"
 
@@ -38,4 +38,4 @@ __all__ = [
     "models_here",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, {"exchange": "Exchange"})
+__getattr__, __dir__ = lazy_names(__name__, {"exchange.options": "Exchange"})

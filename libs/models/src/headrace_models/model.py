@@ -14,7 +14,7 @@ from headrace_models.builds import Build
 from headrace_models.changes import Change
 from headrace_models.closing import close_all
 from headrace_models.errors import UnknownModelError, UnloadedError
-from headrace_models.exchanging import Exchanging
+from headrace_models.exchange.phase import Exchanging
 from headrace_models.version import Place, Version, again, as_headrace_error, first_line
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from headrace import Pipeline
     from headrace_models.changes import State
-    from headrace_models.exchange import Exchange
+    from headrace_models.exchange.options import Exchange
     from headrace_models.sources import Source
     from headrace_models.version import Rules
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from headrace import Pipeline, PipelineConfig
-    from headrace_models.exchange import Exchange
+    from headrace_models.exchange.options import Exchange
     from headrace_models.memory import Memory
 
 __all__ = ["Models"]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headrace import Pipeline, PipelineConfig
     from headrace_models.builds import Build
     from headrace_models.changes import Listeners, State
-    from headrace_models.exchange import Exchange
+    from headrace_models.exchange.options import Exchange
     from headrace_models.memory import Memory
     from headrace_models.sources import Source
 

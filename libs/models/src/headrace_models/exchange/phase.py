@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ConfigError, HeadraceError, Problem
-from headrace_models.sampled import Sampled
-from headrace_models.trial import Trial
+from headrace_models.exchange.comparison import Trial
+from headrace_models.exchange.pipeline import Sampled
 
 if TYPE_CHECKING:
-    from headrace_models.exchange import Exchange
+    from headrace_models.exchange.options import Exchange
     from headrace_models.version import Rules, Version
 
     Model = Any

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from headrace import Pipeline
 from headrace.errors import RequestsFailed
-from headrace_models.trial import CANCELLED, tell
+from headrace_models.exchange.comparison import CANCELLED, tell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace_models.trial import Pair, Trial
+    from headrace_models.exchange.comparison import Pair, Trial
 
 __all__ = ["Sampled"]
 

@@ -19,7 +19,7 @@ from headrace import keys
 from headrace.errors import ContractError
 from headrace.futures import RelayFuture
 from headrace_models.calling import outputs_of, ports_of
-from headrace_models.verdict import Tally, distances, row_of, shown
+from headrace_models.exchange.judge import Tally, distances, row_of, shown
 from headrace_models.version import first_line
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from headrace import Pipeline
     from headrace.futures import RequestFuture
     from headrace.keys import Request
-    from headrace_models.exchange import Exchange
+    from headrace_models.exchange.options import Exchange
     from headrace_models.version import Rules, Version
 
 __all__ = ["CANCELLED", "Pair", "Trial", "tell"]
