@@ -13,7 +13,7 @@ from contextlib import suppress
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from headrace_models.cache import cache_folder
+from headrace_models.fetching.cache import cache_folder
 from headrace_models.sources import files_of, stamp
 
 if TYPE_CHECKING:

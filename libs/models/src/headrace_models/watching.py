@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import headrace
 from headrace.errors import ConfigError, HeadraceError
 from headrace.plugins import library
-from headrace_models.cache import addresses_of
+from headrace_models.fetching.cache import addresses_of
 from headrace_models.settling import Settling
 from headrace_models.sources import (
     entries_of,

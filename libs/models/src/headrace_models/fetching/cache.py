@@ -20,7 +20,7 @@ from typing import Any, Final, TypeAlias
 from weakref import WeakValueDictionary
 
 from headrace.errors import HeadraceError, SetupError
-from headrace_models.held import Held, digest_of
+from headrace_models.fetching.digests import Held, digest_of
 
 try:
     import fcntl
