@@ -18,7 +18,7 @@ import pytest
 import headrace
 from headrace.errors import ConfigError
 from headrace_models import Memory, Models, OutOfMemoryError, call_model, models_here
-from headrace_models.memory import Holding, read_bytes
+from headrace_models.memory.budget import Holding, read_bytes
 from headrace_testing import FakeClock
 
 LETTERS = "abcdef"

@@ -9,7 +9,7 @@ from headrace_models.calling import call_model, models_here
 from headrace_models.changes import Change
 from headrace_models.errors import OutOfMemoryError, UnknownModelError, UnloadedError
 from headrace_models.fetching.cache import Cached
-from headrace_models.memory import Memory
+from headrace_models.memory.budget import Memory
 from headrace_models.models import Models
 from headrace_models.prepared import Prepared
 from headrace_models.requests import NamedModel

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headrace import Pipeline, PipelineConfig
     from headrace_models.changes import Change
     from headrace_models.exchange.options import Exchange
-    from headrace_models.memory import Holding
+    from headrace_models.memory.budget import Holding
     from headrace_models.sources import Entries
     from headrace_models.version import Rules, Version
 

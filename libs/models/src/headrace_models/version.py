@@ -13,7 +13,7 @@ import headrace
 from headrace.errors import ConfigError, HeadraceError, Problem, SetupError, code_of
 from headrace_models.calling import Beside, building_for, called_by
 from headrace_models.leases import Leases
-from headrace_models.memory import Holding
+from headrace_models.memory.budget import Holding
 from headrace_models.sources import files_of, stamp
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headrace_models.builds import Build
     from headrace_models.changes import Listeners, State
     from headrace_models.exchange.options import Exchange
-    from headrace_models.memory import Memory
+    from headrace_models.memory.budget import Memory
     from headrace_models.sources import Source
 
 __all__ = [
