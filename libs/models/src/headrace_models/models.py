@@ -14,7 +14,7 @@ from headrace_models.memory.devices import check_devices
 from headrace_models.operations import Operations, kept_first
 from headrace_models.sources import read_entries
 from headrace_models.version import Rules
-from headrace_models.watching import Watching
+from headrace_models.watching.watcher import Watching
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
