@@ -2,7 +2,7 @@
 
 `read_json` takes what RFC 8259 allows, and `write_json` gives what every reader takes. `write_toml` writes configurations. `joined_headers`, `listed` and `quality`
 read headers as RFC 9110 has them. `read_labels` reads the names of the classes of a model. `write_whole` writes a file so that no reader
-finds a part of it. Nothing here knows a pipeline or a server.
+finds a part of it. `back_off` says how long to wait after a failure. Nothing here knows a pipeline or a server.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ import re
 from typing import TYPE_CHECKING, Any, AnyStr
 
 from headrace_formats.files import write_whole
+from headrace_formats.pauses import back_off
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 __all__ = [
     "FormatError",
+    "back_off",
     "joined_headers",
     "listed",
     "quality",

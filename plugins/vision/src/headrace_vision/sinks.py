@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace_formats import back_off
 from headrace_vision.clock import Clock
-from headrace_vision.reading import back_off
 from headrace_vision.spool import SpoolFolder, bytes_of, read_frame, without_image
 
 if TYPE_CHECKING:
@@ -507,7 +507,7 @@ class SinkThread:
         if entry is not None and self._passes_by(error, entry):
             return True
         is_closing = self._closing.is_set()
-        wait_s = back_off(0 if is_closing else self._attempts - 1, random.random)
+        wait_s = back_off(0 if is_closing else self._attempts - 1, chance=random.random)
         wait_s = min(wait_s, self.sink.tick_s or wait_s)
         self._due_s = self._clock.now() + wait_s
         if is_closing and self._due_s > self._close_at_s:
