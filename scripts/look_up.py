@@ -318,7 +318,9 @@ def triton_page() -> str:
     """Return the page of the fields of Triton's configurations."""
     lines = ["# Fields of config.pbtxt", "", MADE.strip(), "", TRITON, ""]
     for kind, fields in MESSAGES.items():
-        rows = [(f"`{name}`", one.fate, one.why) for name, one in fields.items() if one.fate]
+        rows = [
+            (f"`{name}`", one.row.mark, one.row.why) for name, one in fields.items() if one.row.mark
+        ]
         if rows:
             lines += [f"## {kind}", "", *table(("field", "is", "because"), rows), ""]
     return "\n".join(lines)

@@ -97,7 +97,7 @@ def obeyed(kind: str) -> set[str]:
     """Return the fields of a message that mean something here."""
     from headrace_triton.schema import MESSAGES
 
-    return {name for name, one in MESSAGES[kind].items() if one.fate == "obeyed"}
+    return {name for name, one in MESSAGES[kind].items() if one.row.mark == "obeyed"}
 
 
 def test_every_key_that_is_obeyed_has_a_row_and_every_row_is_of_a_key():

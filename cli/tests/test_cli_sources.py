@@ -503,7 +503,7 @@ def test_inputs_of_one_name_get_files_of_their_own(write):
 
 def test_a_name_that_is_too_long_with_its_suffix_fails_alone(write):
     write(in__a_json="1", in__c_json="3")
-    longest = f"in/{'b' * 249}"  # with .json.part it has 259 characters, and file systems take 255
+    longest = f"in/{'b' * 251}"  # with .json it has 256 characters, and file systems take 255
     Path(longest).write_text("2", encoding="utf-8")
     result = says("run", "Give", "in", "-o", "out", "-q")
     assert result.stdout == "in/a.json\tout/a.json\nin/c.json\tout/c.json\n"

@@ -13,7 +13,7 @@ from pathlib import Path
 import boto3
 from moto.server import ThreadedMotoServer
 
-from headrace_models.fetching import from_bucket
+from headrace_models.fetching.addresses import from_bucket
 
 server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
 server.start()

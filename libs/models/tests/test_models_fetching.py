@@ -15,10 +15,10 @@ import pytest
 
 import headrace
 from headrace.errors import ConfigError, MissingDependencyError, SetupError
-from headrace_models import fetching
-from headrace_models.fetching import from_bucket, from_hub, from_web
-from headrace_models.onnx_files import weights_of
-from headrace_models.patience import Patience
+from headrace_models.fetching import addresses
+from headrace_models.fetching.addresses import from_bucket, from_hub, from_web
+from headrace_models.fetching.limits import Patience
+from headrace_models.fetching.onnx_files import weights_of
 from headrace_testing import FakeClock
 
 CONTENT = bytes(range(256)) * 300
@@ -230,7 +230,7 @@ def test_more_bytes_than_may_come_are_refused(web, fetch, tmp_path, monkeypatch)
 
 
 def test_what_has_no_room_is_refused_before_a_byte_comes(web, fetch, tmp_path, monkeypatch):
-    total, used, _ = fetching.shutil.disk_usage(tmp_path)
+    total, used, _ = addresses.shutil.disk_usage(tmp_path)
     full = type("Usage", (), {"total": total, "used": used, "free": len(CONTENT) - 1})
     monkeypatch.setattr("shutil.disk_usage", lambda _: full)
     with pytest.raises(
@@ -243,7 +243,7 @@ LIMITED = """
 import resource, sys
 from pathlib import Path
 from headrace.errors import SetupError
-from headrace_models.fetching import from_web
+from headrace_models.fetching.addresses import from_web
 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
 try:
     from_web(sys.argv[1], Path(sys.argv[2]))
@@ -343,7 +343,7 @@ def test_what_is_no_model_names_no_weights(tmp_path, cut):
 )
 def test_a_file_keeps_its_name(web, written, name, tmp_path, monkeypatch):
     monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path))
-    place = fetching.web(f"{web.url}/{written}#sha256={DIGEST}")
+    place = addresses.web(f"{web.url}/{written}#sha256={DIGEST}")
     place.fetch()
     assert (place.path.name, place.path.read_bytes()) == (name, CONTENT)
     assert "SECRET" not in str(place.origin())
@@ -353,7 +353,7 @@ def test_a_file_keeps_its_name(web, written, name, tmp_path, monkeypatch):
 def test_addresses_with_other_queries_share_a_file(web, tmp_path, monkeypatch):
     monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path))
     for query in ("?a=1", "?a=2", ""):
-        fetching.web(f"{web.url}/m.onnx{query}#sha256={DIGEST}").fetch()
+        addresses.web(f"{web.url}/m.onnx{query}#sha256={DIGEST}").fetch()
     assert len(web.asked) == 1
 
 

@@ -16,9 +16,9 @@ import pytest
 import headrace
 from headrace.errors import SetupError
 from headrace_models import Models
-from headrace_models.fetching import from_hub, hub
-from headrace_models.patience import Patience
-from headrace_models.watching import Watching
+from headrace_models.fetching.addresses import from_hub, hub
+from headrace_models.fetching.limits import Patience
+from headrace_models.watching.watcher import Watching
 from headrace_testing import FakeClock
 
 constants = pytest.importorskip("huggingface_hub.constants")

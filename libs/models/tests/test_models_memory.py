@@ -18,7 +18,8 @@ import pytest
 import headrace
 from headrace.errors import ConfigError
 from headrace_models import Memory, Models, OutOfMemoryError, call_model, models_here
-from headrace_models.memory import Holding, read_bytes
+from headrace_models.memory.budget import Holding, read_bytes
+from headrace_models.memory.sizes import read_sizes, write_sizes
 from headrace_testing import FakeClock
 
 LETTERS = "abcdef"
@@ -199,6 +200,15 @@ def test_what_was_measured_is_known_at_the_next_start(says, tmp_path, caplog):
     file.write_text("c" * 1000)
     with served() as models:
         assert memory_of(models)[0] == "estimated"
+
+
+def test_sizes_that_cannot_be_written_leave_nothing_behind(tmp_path):
+    write_sizes("a", {"host": 1})
+    (tmp_path / "cache/sizes/b.json").mkdir()  # what is here refuses a file in its place
+    for number in range(3):
+        write_sizes("b", {"host": number})
+    names = sorted(path.name for path in (tmp_path / "cache/sizes").iterdir())
+    assert (names, read_sizes("a")) == (["a.json", "b.json"], {"host": 1})
 
 
 def test_what_a_model_frees_counts_if_its_build_took_less(says, tmp_path):

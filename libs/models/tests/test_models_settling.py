@@ -8,7 +8,7 @@ import os
 import pytest
 
 from headrace_models import Models
-from headrace_models.watching import Watching
+from headrace_models.watching.watcher import Watching
 from headrace_testing import FakeClock
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.errors import ConfigError, SetupError
 from headrace_models import Models, UnloadedError
-from headrace_models.watching import Watching
+from headrace_models.watching.watcher import Watching
 from headrace_testing import FakeClock
 
 

@@ -20,7 +20,7 @@ from tritonclient.utils import InferenceServerException
 import headrace
 from headrace.errors import ConfigError, SetupError
 from headrace_models import Models
-from headrace_models.watching import Watching
+from headrace_models.watching.watcher import Watching
 from headrace_serve import Server
 from headrace_serve.operating.settings import Settings
 from headrace_testing import FakeClock

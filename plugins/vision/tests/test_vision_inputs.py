@@ -27,7 +27,6 @@ from quick_clock import Quick
 from headrace.errors import InputError, code_of
 from headrace_vision import Clock, Sink, SourceOptions, VideoRunner
 from headrace_vision.reading import timing, video_files
-from headrace_vision.reading.thread import back_off
 
 ECHO = {"backend": "Identity"}
 
@@ -663,13 +662,6 @@ def test_max_fps_is_never_exceeded(steps, max_fps):
     times = list(itertools.accumulate(steps))
     kept = [t for n, t in enumerate(times) if thin.keeps(n, t)]
     assert len(kept) <= (times[-1] - times[0]) * max_fps + 1 + 1e-6
-
-
-def test_the_wait_for_a_lost_source_doubles_within_its_bounds():
-    assert [back_off(n, lambda: 0.5) for n in range(8)] == [0.5, 1, 2, 4, 8, 16, 30, 30]
-    assert [back_off(n, lambda: 0.5, 5) for n in range(6)] == [0.5, 1, 2, 4, 5, 5]
-    assert back_off(0, lambda: 0.0) == 0.5
-    assert back_off(3, lambda: 1.0) == 5.0
 
 
 def test_a_camera_that_is_lost_comes_back_in_the_same_order(monkeypatch):

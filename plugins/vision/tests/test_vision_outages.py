@@ -308,7 +308,7 @@ def test_a_damaged_file_is_left_out_with_a_warning_and_other_files_stay(tmp_path
     one, two, *_ = sorted(tmp_path.iterdir())
     one.write_bytes(one.read_bytes()[:100])
     two.write_bytes(b"")
-    (tmp_path / f"{'9' * 15}-01234567.npz.part").write_bytes(b"half")
+    (tmp_path / f"{'9' * 15}-01234567.npz.0123456789abcdef.part").write_bytes(b"half")
     (tmp_path / "notes.txt").write_text("mine")
     caplog.clear()
     sink = Broken(spool=tmp_path)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from headrace_cli.console import WrongArgument
 from headrace_cli.inputs import STDIN, is_folder
 from headrace_cli.printing import as_json
+from headrace_formats import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -89,15 +90,7 @@ class Output:
         content, suffix = _content(result)
         path = self._free(PurePath(item.name), suffix)
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f"{path.name}.part")
-        try:
-            part.write_bytes(content)
-            part.replace(path)  # another program never sees half a file
-        except OSError as error:
-            error.filename = str(path)  # a full disk names no file
-            raise
-        finally:
-            part.unlink(missing_ok=True)
+        write_whole(path, content)
         return path
 
     def _free(self, name: PurePath, suffix: str) -> Path:

@@ -1,7 +1,8 @@
 """JSON, the lists in headers of HTTP, and names of classes: one reader and one writer of each for all parts of Headrace.
 
 `read_json` takes what RFC 8259 allows, and `write_json` gives what every reader takes. `write_toml` writes configurations. `joined_headers`, `listed` and `quality`
-read headers as RFC 9110 has them. `read_labels` reads the names of the classes of a model. Nothing here knows a pipeline or a server.
+read headers as RFC 9110 has them. `read_labels` reads the names of the classes of a model. `write_whole` writes a file so that no reader
+finds a part of it. `back_off` says how long to wait after a failure. Nothing here knows a pipeline or a server.
 """
 
 from __future__ import annotations
@@ -12,11 +13,15 @@ import math
 import re
 from typing import TYPE_CHECKING, Any, AnyStr
 
+from headrace_formats.files import write_whole
+from headrace_formats.pauses import back_off
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 __all__ = [
     "FormatError",
+    "back_off",
     "joined_headers",
     "listed",
     "quality",
@@ -24,6 +29,7 @@ __all__ = [
     "read_labels",
     "write_json",
     "write_toml",
+    "write_whole",
 ]
 
 __version__ = "0.1.0"

@@ -14,7 +14,7 @@ from headrace_models.builds import Build
 from headrace_models.changes import Change
 from headrace_models.closing import close_all
 from headrace_models.errors import UnknownModelError, UnloadedError
-from headrace_models.exchanging import Exchanging
+from headrace_models.exchange.phase import Phase
 from headrace_models.version import Place, Version, again, as_headrace_error, first_line
 
 if TYPE_CHECKING:
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from headrace import Pipeline
     from headrace_models.changes import State
-    from headrace_models.exchange import Exchange
+    from headrace_models.exchange.comparison import Trial
+    from headrace_models.exchange.options import Exchange
     from headrace_models.sources import Source
     from headrace_models.version import Rules
 
@@ -91,7 +92,7 @@ class Model:
         places: What each version means, by its number. The replaced ones that can be brought back are among them.
         versions: The versions that are served or can be loaded, by number.
         previous: The replaced versions, the latest last.
-        coming: The version that is being built aside, or compared, else None.
+        coming: The version that is being built aside, else None.
         exchanging: The exchange of a version for a new one.
         left: Why the model serves no more, because other models have taken its place. ``""`` while it serves.
     """
@@ -111,7 +112,14 @@ class Model:
         self._operator: int | None = None
         self._guard = threading.RLock()
         self._leaving: set[Version] = set()
-        self.exchanging = Exchanging(self, rules)
+        self.exchanging = Phase(
+            name,
+            rules,
+            guard=self._guard,
+            operation=self._operation,
+            check_open=self._check_open,
+            conclude=self._conclude,
+        )
 
     def add(self, number: str, source: Source, *, on_demand: bool) -> Version:
         """Add a version that is not built."""
@@ -269,6 +277,7 @@ class Model:
                 self._switch(old, new, keep=not stays)
             else:
                 self.exchanging.start(exchange, old, new, keep=not stays)
+                self._tell(old, "ready", pipeline=old.pipe)
             return new.number
 
     def _build_aside(
@@ -333,6 +342,22 @@ class Model:
             self.places.pop(gone.number, None)
         del self.previous[:-_KEPT]
         old.on_demand = False
+
+    def _conclude(self, trial: Trial) -> None:
+        """Let the version leave that the outcome of an exchange is against."""
+        old, new = trial.old, trial.new
+        if trial.is_for_new:
+            new.reason = ""
+            self._switch(old, new, keep=trial.keep)
+        else:
+            old.reason = f"not updated: exchange {trial.outcome}: {trial.reason}"
+            old.seen = {**old.seen, **new.seen}
+            self._tell(old, old.state, pipeline=old.pipe)
+            self._drained_aside(new, old.reason)
+
+    def same(self, number: str | None, config: Any) -> str:
+        """Return the number of the version of this configuration that serves, or is compared; see `Phase.same`."""
+        return self.exchanging.same(self.chosen(number), config)
 
     def rollback(self) -> str:
         """Build the previous version again, let it take the place of the present one. Return its number.
@@ -585,7 +610,7 @@ class Model:
             current = self.chosen(None)
             listed = [*self._leaving, *self.previous, *self.versions.values()]
             leaving = {version.number: version for version in self._leaving}
-            coming = self.coming
+            coming = self.coming or self.exchanging.coming
         versions = {version.number: version.status(now) for version in listed}
         for number, version in leaving.items():
             if versions[number]["state"] == "unloaded":

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 from headrace_models.changes import Listeners
 from headrace_models.closing import close_all
-from headrace_models.devices import check_devices
+from headrace_models.memory.devices import check_devices
 from headrace_models.operations import Operations, kept_first
 from headrace_models.sources import read_entries
 from headrace_models.version import Rules
-from headrace_models.watching import Watching
+from headrace_models.watching.watcher import Watching
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from os import PathLike
 
     from headrace import Pipeline, PipelineConfig
-    from headrace_models.exchange import Exchange
-    from headrace_models.memory import Memory
+    from headrace_models.exchange.options import Exchange
+    from headrace_models.memory.budget import Memory
 
 __all__ = ["Models"]
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from headrace import Pipeline, PipelineConfig
     from headrace_models.changes import Change
-    from headrace_models.exchange import Exchange
-    from headrace_models.memory import Holding
+    from headrace_models.exchange.options import Exchange
+    from headrace_models.memory.budget import Holding
     from headrace_models.sources import Entries
     from headrace_models.version import Rules, Version
 
@@ -219,7 +219,7 @@ class Operations(Requests):
         if config is not None:
             read_entries({split(name)[0]: config})
         model, number = self._model(name), split(name)[1]
-        if exchange is not None and (same := model.exchanging.same(number, config)):
+        if exchange is not None and (same := model.same(number, config)):
             return same
         return model.update(number, config, exchange=exchange)
 

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import headrace
 from headrace.errors import ConfigError, HeadraceError, Problem, SetupError, code_of
+from headrace_formats import back_off
 from headrace_models.calling import Beside, building_for, called_by
 from headrace_models.leases import Leases
-from headrace_models.memory import Holding
+from headrace_models.memory.budget import Holding
 from headrace_models.sources import files_of, stamp
 
 if TYPE_CHECKING:
@@ -24,13 +25,11 @@ if TYPE_CHECKING:
     from headrace import Pipeline, PipelineConfig
     from headrace_models.builds import Build
     from headrace_models.changes import Listeners, State
-    from headrace_models.exchange import Exchange
-    from headrace_models.memory import Memory
+    from headrace_models.exchange.options import Exchange
+    from headrace_models.memory.budget import Memory
     from headrace_models.sources import Source
 
 __all__ = [
-    "FIRST_RETRY_S",
-    "LONGEST_RETRY_S",
     "Place",
     "Rules",
     "Version",
@@ -38,9 +37,9 @@ __all__ = [
     "as_headrace_error",
 ]
 
-FIRST_RETRY_S = 1.0
+_FIRST_RETRY_S = 1.0
 """Seconds after a failed build in which requests get its error; they double with each further failure."""
-LONGEST_RETRY_S = 60.0
+_LONGEST_RETRY_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -167,8 +166,10 @@ class Version:
     def failed(self, error: HeadraceError, now: float) -> None:
         """Note a failed build; requests may try again later."""
         self.state, self.reason, self.error = "failed", first_line(error), error
-        self.retry_at = now + min(LONGEST_RETRY_S, FIRST_RETRY_S * 2.0**self.failures)
-        self.failures = min(self.failures + 1, 10)
+        self.retry_at = now + back_off(
+            self.failures, first_s=_FIRST_RETRY_S, most_s=_LONGEST_RETRY_S
+        )
+        self.failures += 1
         self.on_demand = True
 
     def read(self, rules: Rules) -> PipelineConfig:

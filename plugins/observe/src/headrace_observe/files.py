@@ -32,14 +32,7 @@ def write_whole(path: str | os.PathLike[str], write: Callable[[Path], object]) -
         with _naming(Path(path)):
             write(Path(path))
         return
-    target = _file_of(Path(path))
-    part = _beside(target)
-    try:
-        with _naming(target):
-            write(part)
-            part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
+    headrace_formats.write_whole(_file_of(Path(path)), write)
 
 
 @contextlib.contextmanager

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import SetupError
+from headrace_formats import write_whole
 from headrace_process.parts import Part
 
 if TYPE_CHECKING:
@@ -98,18 +97,7 @@ def place(path: Path, content: bytes, mode: int) -> None:
                 hint = 'Remove it there, or let files = "path" use it.'
                 raise SetupError(problem, hint=hint)
         path.parent.mkdir(parents=True, exist_ok=True)
-        _write(note, digest.encode("ascii"), 0o644)
-        _write(path, content, mode)
+        write_whole(note, digest, mode=0o644)
+        write_whole(path, content, mode=mode)
     except OSError as error:
         raise SetupError(f"{path} is sent, and cannot be written there: {error}") from error
-
-
-def _write(path: Path, content: bytes, mode: int) -> None:
-    """Write a file so that others see all of it or nothing."""
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        part.write_bytes(content)
-        part.chmod(mode)
-        os.replace(part, path)  # noqa: PTH105 - the same, and it says what happens
-    finally:
-        part.unlink(missing_ok=True)

@@ -6,6 +6,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
+from headrace_formats import back_off
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
@@ -55,8 +57,8 @@ class Breaker:
             self.succeeded()
         else:
             self.failed(at_once=True)
-        wait = min(self._wait_s * 2**self._looks, max(_LONGEST_S, self._wait_s))
-        if not ready and wait < _LONGEST_S:
+        wait = back_off(self._looks, first_s=self._wait_s, most_s=max(_LONGEST_S, self._wait_s))
+        if not ready:
             self._looks += 1
         self._due = self._clock() + wait
 

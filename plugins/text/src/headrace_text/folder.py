@@ -109,11 +109,10 @@ class _Folder:
             row = rows.get(key) or rows.get("*")
             if row is None:
                 self.refuse(path, "this key is not known", among(key, rows, ""), key)
-            elif row.mark == "refused" and value not in row.values:
-                self.refuse(path, f"{_shown(value)}: {row.why}", None, key)
-            elif row.mark == "obeyed" and row.values and value not in row.values:
+            elif not row.takes(value):
                 known = f"There are: {', '.join(map(str, row.values))}."
-                self.refuse(path, f"{_shown(value)}: {row.why}", known, key)
+                hint = known if row.mark == "obeyed" else None
+                self.refuse(path, f"{_shown(value)}: {row.why}", hint, key)
         return told
 
     def place(self, *names: str) -> Path | None:

@@ -6,32 +6,14 @@ transformers 5.24. A test compares them with the names that these two know.
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final
+
+from headrace_formats.reader_table import Row, rows
 
 __all__ = [
     "ACTIVATIONS", "CLASSES", "FILES", "FLAGS", "LEARNED", "MODULES", "POOLING", "SENTENCE_FILES",
-    "TABLE", "TOKENIZERS", "Row",
+    "TABLE", "TOKENIZERS",
 ]  # fmt: skip
-
-
-class Row(NamedTuple):
-    """What becomes of a file or key.
-
-    Attributes:
-        mark: Whether it is obeyed, changes nothing, or is refused.
-        why: Why it changes nothing, or is refused.
-        values: Of an obeyed key the only values that are known, of a refused one those that ask for nothing. Null asks for
-            nothing in each.
-    """
-
-    mark: Literal["obeyed", "harmless", "refused"]
-    why: str = ""
-    values: tuple[Any, ...] = ()
-
-
-def _rows(mark: Any, why: str, names: str) -> dict[str, Row]:
-    return dict.fromkeys(names.split(), Row(mark, why))
-
 
 _OBEYED: Final = Row("obeyed")
 
@@ -42,14 +24,14 @@ SENTENCE_FILES: Final = tuple(
 """The names of one file, of which the first that is there counts."""
 
 MODULES: Final = {
-    **_rows("obeyed", "", "Transformer Pooling Normalize"),
-    **_rows("refused", "its weights are in no ONNX file", "Dense LayerNorm WeightedLayerPooling CNN LSTM"),
-    **_rows("refused", "it is no transformer with a tokenizer.json", "StaticEmbedding WordEmbeddings BoW CLIPModel"),
-    **_rows("refused", "it needs weights of words", "WordWeights SpladePooling SparseAutoEncoder SparseStaticEmbedding"),
-    **_rows("refused", "it belongs to a generative model", "LogitScore"),
-    **_rows("refused", "it chooses modules by the kind of a text", "Router Asym"),
-    **_rows("refused", "it is for training", "Dropout"),
-    **_rows("refused", "it is a base class", "InputModule Module MLMTransformer"),
+    **rows("obeyed", "", "Transformer Pooling Normalize"),
+    **rows("refused", "its weights are in no ONNX file", "Dense LayerNorm WeightedLayerPooling CNN LSTM"),
+    **rows("refused", "it is no transformer with a tokenizer.json", "StaticEmbedding WordEmbeddings BoW CLIPModel"),
+    **rows("refused", "it needs weights of words", "WordWeights SpladePooling SparseAutoEncoder SparseStaticEmbedding"),
+    **rows("refused", "it belongs to a generative model", "LogitScore"),
+    **rows("refused", "it chooses modules by the kind of a text", "Router Asym"),
+    **rows("refused", "it is for training", "Dropout"),
+    **rows("refused", "it is a base class", "InputModule Module MLMTransformer"),
 }  # fmt: skip
 """Modules, by the last part of their type."""
 
@@ -115,18 +97,18 @@ _PADDING = "each text is tokenized alone, and padded by the node behind it"
 _TRAINING = "it is of training"
 
 FILES: Final = {
-    **_rows("obeyed", "", "modules.json tokenizer.json tokenizer_config.json config.json config_sentence_transformers.json"),
-    **_rows("obeyed", "", " ".join(SENTENCE_FILES)),
-    **_rows("harmless", _INSIDE, "special_tokens_map.json added_tokens.json vocab.json"),
-    **_rows("harmless", _OTHERS, "model.safetensors.index.json pytorch_model.bin.index.json tf_model.h5.index.json"),
-    **_rows("harmless", _OTHERS, "ort_config.json quantize_config.json quantization_config.json openvino_config.json"),
-    **_rows("harmless", _OTHERS, "generation_config.json model_args.json"),
-    **_rows("harmless", _TRAINING, "data_config.json train_results.json eval_results.json all_results.json"),
-    **_rows("harmless", _TRAINING, "trainer_state.json train_args.json training_args.json"),
-    **_rows("refused", "the network has an adapter: merge it, and export that", "adapter_config.json"),
-    **_rows("refused", "the model takes more than texts", "preprocessor_config.json processor_config.json"),
-    **_rows("refused", "the model takes more than texts", "video_preprocessor_config.json"),
-    **_rows("refused", "modules are chosen by the kind of a text", "router_config.json"),
+    **rows("obeyed", "", "modules.json tokenizer.json tokenizer_config.json config.json config_sentence_transformers.json"),
+    **rows("obeyed", "", " ".join(SENTENCE_FILES)),
+    **rows("harmless", _INSIDE, "special_tokens_map.json added_tokens.json vocab.json"),
+    **rows("harmless", _OTHERS, "model.safetensors.index.json pytorch_model.bin.index.json tf_model.h5.index.json"),
+    **rows("harmless", _OTHERS, "ort_config.json quantize_config.json quantization_config.json openvino_config.json"),
+    **rows("harmless", _OTHERS, "generation_config.json model_args.json"),
+    **rows("harmless", _TRAINING, "data_config.json train_results.json eval_results.json all_results.json"),
+    **rows("harmless", _TRAINING, "trainer_state.json train_args.json training_args.json"),
+    **rows("refused", "the network has an adapter: merge it, and export that", "adapter_config.json"),
+    **rows("refused", "the model takes more than texts", "preprocessor_config.json processor_config.json"),
+    **rows("refused", "the model takes more than texts", "video_preprocessor_config.json"),
+    **rows("refused", "modules are chosen by the kind of a text", "router_config.json"),
 }  # fmt: skip
 """Files with the ending .json, of which others are refused. What has another ending configures nothing."""
 
@@ -177,48 +159,48 @@ TABLE: Final[dict[str, dict[str, Row]]] = {
             ["model_args", "model_kwargs", "tokenizer_args", "processor_kwargs", "config_args", "config_kwargs"], _ARGUMENTS
         ),
         "tokenizer_name_or_path": Row("refused", "the tokenizer is that of the folder"),
-        **_rows("harmless", "it is about speed", "unpad_inputs cache_dir"),
+        **rows("harmless", "it is about speed", "unpad_inputs cache_dir"),
     },
     "Pooling": {
-        **_rows("obeyed", "", "word_embedding_dimension embedding_dimension pooling_mode"),
-        **_rows("obeyed", "", " ".join(FLAGS)),
+        **rows("obeyed", "", "word_embedding_dimension embedding_dimension pooling_mode"),
+        **rows("obeyed", "", " ".join(FLAGS)),
         "include_prompt": Row("obeyed", "Pool cannot leave a prompt out"),
     },
     "Normalize": {},
     "tokenizer_config.json": {
-        **_rows("obeyed", "", "model_max_length max_len tokenizer_class do_lower_case strip_accents"),
-        **_rows("obeyed", "", "tokenize_chinese_chars add_prefix_space add_bos_token add_eos_token"),
+        **rows("obeyed", "", "model_max_length max_len tokenizer_class do_lower_case strip_accents"),
+        **rows("obeyed", "", "tokenize_chinese_chars add_prefix_space add_bos_token add_eos_token"),
         "truncation_side": Row("obeyed", "a text has two sides", ("left", "right")),
         "model_input_names": Row("harmless", "the network says which inputs it has"),
         "split_special_tokens": Row("refused", "special tokens in texts are not split", (False,)),
-        **_rows("refused", "it is no value of a file", "post_processor tokenizer_object gguf_file"),
-        **_rows("refused", "it is no value of a file", "tokenizer_padding tokenizer_truncation"),
-        **_rows("refused", "it is no value of a file", "_json_padding _json_truncation"),
+        **rows("refused", "it is no value of a file", "post_processor tokenizer_object gguf_file"),
+        **rows("refused", "it is no value of a file", "tokenizer_padding tokenizer_truncation"),
+        **rows("refused", "it is no value of a file", "_json_padding _json_truncation"),
         "auto_map": Row("refused", "code of the folder is not run"),
         "normalization": Row("refused", "texts of this tokenizer are changed by code", (False,)),
         "use_fast": Row("refused", "tokenizer.json is that of the fast tokenizer", (True,)),
-        **_rows("harmless", _INSIDE, "added_tokens_decoder additional_special_tokens extra_special_tokens"),
-        **_rows("harmless", _INSIDE, "bos_token eos_token unk_token sep_token pad_token cls_token mask_token"),
-        **_rows("harmless", _INSIDE, "vocab merges vocab_file merges_file tokenizer_file sp_model_kwargs unk_id"),
-        **_rows("harmless", _INSIDE, "extra_ids legacy keep_accents remove_space split_by_punct vocab_type"),
-        **_rows("harmless", _INSIDE, "_spm_precompiled_charsmap wordpieces_prefix clean_text do_basic_tokenize"),
-        **_rows("harmless", _INSIDE, "never_split special_tokens_map_file special_tokens add_dummy_prefix_space"),
-        **_rows("harmless", _INSIDE, "model_specific_special_tokens is_local from_slow fix_mistral_regex"),
-        **_rows("harmless", _PADDING, "padding_side pad_to_multiple_of pad_token_type_id padding"),
-        **_rows("harmless", "each call says its own", "max_length stride truncation truncation_strategy"),
-        **_rows("harmless", _DECODING, "clean_up_tokenization_spaces errors trim_offsets response_schema"),
-        **_rows("harmless", _DECODING, "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"),
-        **_rows("harmless", _DECODING, "spaces_between_special_tokens"),
-        **_rows("harmless", "texts are no chats", "chat_template use_default_system_prompt response_template"),
-        **_rows("harmless", "texts are no chats", "chat_control_tokens"),
-        **_rows("harmless", _OTHERS, "name_or_path backend files_loaded processor_class transformers_version"),
-        **_rows("harmless", _OTHERS, "local_files_only device_map _commit_hash is_fast verbose tokenizer"),
+        **rows("harmless", _INSIDE, "added_tokens_decoder additional_special_tokens extra_special_tokens"),
+        **rows("harmless", _INSIDE, "bos_token eos_token unk_token sep_token pad_token cls_token mask_token"),
+        **rows("harmless", _INSIDE, "vocab merges vocab_file merges_file tokenizer_file sp_model_kwargs unk_id"),
+        **rows("harmless", _INSIDE, "extra_ids legacy keep_accents remove_space split_by_punct vocab_type"),
+        **rows("harmless", _INSIDE, "_spm_precompiled_charsmap wordpieces_prefix clean_text do_basic_tokenize"),
+        **rows("harmless", _INSIDE, "never_split special_tokens_map_file special_tokens add_dummy_prefix_space"),
+        **rows("harmless", _INSIDE, "model_specific_special_tokens is_local from_slow fix_mistral_regex"),
+        **rows("harmless", _PADDING, "padding_side pad_to_multiple_of pad_token_type_id padding"),
+        **rows("harmless", "each call says its own", "max_length stride truncation truncation_strategy"),
+        **rows("harmless", _DECODING, "clean_up_tokenization_spaces errors trim_offsets response_schema"),
+        **rows("harmless", _DECODING, "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"),
+        **rows("harmless", _DECODING, "spaces_between_special_tokens"),
+        **rows("harmless", "texts are no chats", "chat_template use_default_system_prompt response_template"),
+        **rows("harmless", "texts are no chats", "chat_control_tokens"),
+        **rows("harmless", _OTHERS, "name_or_path backend files_loaded processor_class transformers_version"),
+        **rows("harmless", _OTHERS, "local_files_only device_map _commit_hash is_fast verbose tokenizer"),
     },
     "config.json": {
-        **_rows("obeyed", "", "max_position_embeddings n_positions pad_token_id model_type architectures"),
-        **_rows("obeyed", "", "id2label num_labels problem_type tokenizer_class"),
-        **_rows("obeyed", "", "sentence_transformers sbert_ce_default_activation_function"),
+        **rows("obeyed", "", "max_position_embeddings n_positions pad_token_id model_type architectures"),
+        **rows("obeyed", "", "id2label num_labels problem_type tokenizer_class"),
+        **rows("obeyed", "", "sentence_transformers sbert_ce_default_activation_function"),
         "*": Row("harmless", _NETWORK),
     },
 }  # fmt: skip
-"""Keys, by file. ``*`` is any other key."""
+"""Keys, by file. ``*`` is any other key. Null asks for nothing in each."""

@@ -197,11 +197,11 @@ class Model:
         """Note what has no counterpart, and what means something else, in a message and those inside."""
         for name in message:
             values, field = [*filter(_says, message.all(name))], MESSAGES[message.kind][name]
-            if values and field.fate == "refused":
-                self.wrong(message.at(name), f"`{name}` has no counterpart here", field.why)
-            elif values and field.fate == "left out":
-                self._warn(message.at(name), f"`{name}` is left out: {field.why}")
-            for value in values if field.fate == "obeyed" else ():
+            if values and field.row.mark == "refused":
+                self.wrong(message.at(name), f"`{name}` has no counterpart here", field.row.why)
+            elif values and field.row.mark == "left out":
+                self._warn(message.at(name), f"`{name}` is left out: {field.row.why}")
+            for value in values if field.row.mark == "obeyed" else ():
                 inner = value[1] if isinstance(value, tuple) else value
                 if isinstance(inner, Message):
                     self._look(inner)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from headrace_formats.reader_table import Mark, Row
+
 __all__ = ["DATATYPES", "ENUMS", "MESSAGES", "ONE_OF", "Field"]
 
 _MESSAGES: Final = """
@@ -72,7 +74,7 @@ HistogramOptions buckets:number*
 """
 """The fields of each message, each behind its mark. Those of a message that is not obeyed have none: they share its fate."""
 
-_MARKS: Final = {"+": "obeyed", "-": "refused", "~": "left out", "=": "harmless"}
+_MARKS: Final[dict[str, Mark]] = {"+": "obeyed", "-": "refused", "~": "left out", "=": "harmless"}
 
 _WHY: Final = {
     "ModelConfig.runtime": "name `backend`, whose library runs the model",
@@ -163,23 +165,22 @@ class Field(NamedTuple):
         type: ``text``, ``int``, ``uint``, ``number``, ``bool``, or the name of an enumeration or message.
         repeated: Whether it may stand there several times.
         mapped: Whether each value is a pair of ``key`` and ``value``.
-        fate: ``obeyed``, ``refused``, ``left out`` (with a warning) or ``harmless``. ``""``: that of the message.
-        why: Why it is not obeyed.
+        row: What becomes of it.
     """
 
     type: str
     repeated: bool = False
     mapped: bool = False
-    fate: str = ""
-    why: str = ""
+    row: Row = Row()
 
 
 def _field(message: str, text: str) -> tuple[str, Field]:
     name, kind = text.split(":")
-    fate = _MARKS.get(name[0], "")
-    name = name.removeprefix(name[0]) if fate else name
-    why = _WHY[f"{message}.{name}"] if fate not in ("", "obeyed") else ""
-    return name, Field(kind.rstrip("*{}"), kind.endswith("*"), kind.endswith("{}"), fate, why)
+    mark = _MARKS.get(name[0], "")
+    name = name.removeprefix(name[0]) if mark else name
+    why = _WHY[f"{message}.{name}"] if mark not in ("", "obeyed") else ""
+    row = Row(mark, why)
+    return name, Field(kind.rstrip("*{}"), kind.endswith("*"), kind.endswith("{}"), row)
 
 
 MESSAGES: Final = {

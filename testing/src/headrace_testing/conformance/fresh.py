@@ -177,8 +177,11 @@ def _answer(asked: dict[str, Any], path: Path) -> None:
 
 def _write(probe: Probe, path: Path) -> None:
     part = path.with_suffix(".part")
-    part.write_text(json.dumps(asdict(probe)), encoding="utf-8")
-    part.replace(path)
+    try:  # by hand, since a library would count among those that are loaded
+        part.write_text(json.dumps(asdict(probe)), encoding="utf-8")
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _close(built: BuiltExpression, limit_s: float) -> None:

@@ -121,7 +121,8 @@ def plot(
         )
         write_whole(path, lambda part: part.write_text(page, "utf-8", "xmlcharrefreplace"))
         return
-    write_whole(path, lambda part: figure.savefig(part, dpi=120))
+    kind = Path(path).suffix[1:] or "png"
+    write_whole(path, lambda part: figure.savefig(part, dpi=120, format=kind))
 
 
 def load_panels(rows: Iterable[tuple[str, dict[str, Any]]]) -> list[Panel]:

@@ -17,7 +17,7 @@ from headrace.errors import ConfigError, HeadraceError, Problem, SetupError, nea
 from headrace.plugins import read_text
 from headrace_formats import read_labels
 from headrace_models import Exchange, Memory, folder_models, is_shares
-from headrace_models.memory import read_bytes
+from headrace_models.memory.budget import read_bytes
 from headrace_serve.models.field_types import type_of
 from headrace_serve.models.manager import Later, ModelManager, leased
 from headrace_serve.toml_tables import problem_of, read_tables

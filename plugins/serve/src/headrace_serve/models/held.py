@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import headrace
 from headrace.errors import ClosedError, ConfigError, HeadraceError, Problem
 from headrace_models import Models
-from headrace_models.devices import check_devices
+from headrace_models.memory.devices import check_devices
 from headrace_serve.models.called import CalledModels
 from headrace_serve.models.entries import ModelEntry, read_entries, repositories
 from headrace_serve.models.manager import Later

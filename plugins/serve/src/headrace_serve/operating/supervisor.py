@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from headrace_formats import back_off
 from headrace_serve.operating.init_process import HANGUP
 from headrace_serve.operating.logs import say
 from headrace_serve.operating.running import INTERRUPTED
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Supervisor", "Worker"]
 
-_FIRST_PAUSE_S = 0.5
-_LONGEST_PAUSE_S = 30.0
 _LOOKS = 5
 """How often the supervisor looks for an answer within the time that a process has for it."""
 
@@ -208,7 +207,7 @@ class Supervisor:
         now = self._clock()
         if ready and now - worker.since >= _HEALTHY_S:
             worker.failures = 0
-        pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**worker.failures)
+        pause_s = back_off(worker.failures)
         worker.failures += 1
         worker.due = now + pause_s
         say(f"worker {number} ended with {status}; it is started again in {pause_s:g} s")

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
-import os
-import uuid
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import SetupError
+from headrace_formats import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -110,18 +108,5 @@ def write_atomically(path: Path, content: bytes | memoryview) -> None:
         OSError: The file cannot be written, or is a device or a pipe, whose place no file may take. No temporary file
             is left behind.
     """
-    if path.exists() and not path.is_file():
-        raise OSError(errno.EINVAL, "it is no file, but a folder, a device or a pipe", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    name = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
-    # `tempfile` would make a file that only its owner can read; here the umask decides.
-    handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        name.replace(path)
-    except BaseException:
-        name.unlink(missing_ok=True)
-        raise
+    write_whole(path, content, sync=True)

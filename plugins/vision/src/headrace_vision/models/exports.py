@@ -22,43 +22,25 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from headrace.errors import InputError, among
 from headrace_formats import FormatError, read_labels
+from headrace_formats.reader_table import Row, rows
 from headrace_vision.models.layouts import fitting_layouts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-__all__ = ["FAMILIES", "KEYS", "TABLE", "Layout", "Metadata", "Row", "check_layout", "find_layout"]
-
-
-class Row(NamedTuple):
-    """What becomes of a key.
-
-    Attributes:
-        mark: Whether it is obeyed, or changes nothing.
-        why: Why it changes nothing, or why other values are refused.
-        values: Of an obeyed key the only values that are known.
-    """
-
-    mark: Literal["obeyed", "harmless"]
-    why: str = ""
-    values: tuple[str, ...] = ()
-
-
-def _rows(mark: Any, why: str, names: str) -> dict[str, Row]:
-    return dict.fromkeys(names.split(), Row(mark, why))
-
+__all__ = ["FAMILIES", "KEYS", "TABLE", "Layout", "Metadata", "check_layout", "find_layout"]
 
 _HEADS = "Detect Segment Segment26 OBB OBB26 Pose Pose26 WorldDetect YOLOEDetect YOLOESegment YOLOESegment26 LRPCHead v10Detect RTDETRDecoder"
 
 KEYS: Final = {
-    **_rows("obeyed", "", "names stride imgsz kpt_shape channels end2end args description version"),
+    **rows("obeyed", "", "names stride imgsz kpt_shape channels end2end args description version"),
     "task": Row("obeyed", "this is no detector", ("detect", "segment", "pose", "obb")),
     "head": Row("obeyed", "this head has no layout here", tuple(_HEADS.split())),
-    **_rows("harmless", "it is for people", "author date license docs kpt_names rfdetr_notes"),
-    **_rows("harmless", "the network says it", "batch"),
-    **_rows("harmless", "it is for another runtime", "dla"),
-    **_rows("harmless", "onnxruntime.quantization tells that it ran", "onnx.infer onnx.quant.pre_process"),
+    **rows("harmless", "it is for people", "author date license docs kpt_names rfdetr_notes"),
+    **rows("harmless", "the network says it", "batch"),
+    **rows("harmless", "it is for another runtime", "dla"),
+    **rows("harmless", "onnxruntime.quantization tells that it ran", "onnx.infer onnx.quant.pre_process"),
 }  # fmt: skip
 """Keys of metadata."""
 
@@ -158,7 +140,7 @@ class Metadata:
         beside = [f"{key} of {name}" for name in files for key in obeyed if key in files[name]]
         for key in self.read:
             row = KEYS[key]
-            if row.values and texts[key] not in row.values:
+            if not row.takes(texts[key]):
                 expected = f"the {key} {', '.join(row.values)}"
                 got = f"one for the {key} {texts[key]!r}, as its file says"
                 raise InputError(row.why, expected=expected, got=got)

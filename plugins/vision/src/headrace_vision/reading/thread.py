@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Generator, Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError, InputError
+from headrace_formats import back_off
 from headrace_vision.frames import NoFrameError, Shot, TooLargeError
 from headrace_vision.options import FFMPEG
 from headrace_vision.reading.stills import StillDecoder, as_image
@@ -19,25 +20,10 @@ if TYPE_CHECKING:
     from headrace_vision.reading.inputs import Input
     from headrace_vision.reading.source import Source
 
-__all__ = ["MOST_WAIT_S", "Stills", "back_off", "failed_shot", "read_source", "still_shot"]
-
-LEAST_WAIT_S, MOST_WAIT_S = 0.5, 30.0
-"""Shortest and longest time before something lost is tried again, in seconds."""
+__all__ = ["Stills", "failed_shot", "read_source", "still_shot"]
 
 MOST_AWAY_S = 5.0
-"""The longest for a source: a camera that is back is found by then."""
-
-
-def back_off(attempt: int, chance: Callable[[], float], most_s: float = MOST_WAIT_S) -> float:
-    """Return the seconds before attempt number ``attempt`` (from 0): doubled each time, with jitter.
-
-    Args:
-        attempt: How often it was tried in vain before.
-        chance: Returns a number from 0 to 1.
-        most_s: The most that is returned.
-    """
-    whole = LEAST_WAIT_S * 2.0 ** min(attempt, 10)
-    return float(min(most_s, max(LEAST_WAIT_S, whole * (0.75 + 0.5 * chance()))))
+"""The longest pause before a source that is lost is tried again: a camera that is back is found by then."""
 
 
 def failed_shot(error: Exception, path: str | None) -> Shot:
@@ -213,7 +199,7 @@ def _follow(source: Source, media: Input) -> None:
             if isinstance(error, TooLargeError) and not way.attempt:
                 source.push(failed_shot(error, media.name))
             reason = error
-        wait_s = back_off(way.attempt, random.random, MOST_AWAY_S)
+        wait_s = back_off(way.attempt, most_s=MOST_AWAY_S, chance=random.random)
         said = str(reason) or type(reason).__name__
         if why := getattr(reason, "strerror", None):
             # FFmpeg adds the address that it was given, which may have a password in it. The name has none.

@@ -12,6 +12,7 @@ from pathlib import Path
 from time import gmtime, strftime
 from typing import TYPE_CHECKING
 
+import headrace_formats
 from headrace_formats import write_json
 from headrace_vision.clock import utc
 from headrace_vision.records import frame_record
@@ -39,14 +40,7 @@ def _write_whole(path: Path, data: bytes) -> None:
         OSError: It cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.part")
-    try:
-        part.write_bytes(data)
-        part.replace(path)
-    except OSError:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
-        raise
+    headrace_formats.write_whole(path, data)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -105,7 +99,7 @@ class SaveImages(FileSink):
         """Yield the images of folders that bear a mark."""
         for folder in self._folder.iterdir():
             if (mark := mark_beside(folder / _BESIDE)) is not None:
-                for path, status in files_in(folder, rf"\d{{6,}}({EVENT})?\.\w+(\.part)?"):
+                for path, status in files_in(folder, rf"\d{{6,}}({EVENT})?\.\w+(\.\w+\.part)?"):
                     yield path, status, mark._replace(is_event=EVENT in path.name)
 
 

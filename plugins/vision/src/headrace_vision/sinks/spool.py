@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError, code_of
-from headrace_formats import read_json, write_json
+from headrace_formats import read_json, write_json, write_whole
 from headrace_vision.frames import Frame
 from headrace_vision.records import plain, rle_of
 
@@ -33,7 +33,7 @@ PICTURE = "picture_jpeg"
 _RECORDED = ("detections", "counts", "events", "gated", PICTURE)
 """Keys of a request that are kept."""
 
-_NAME = re.compile(r"(\d{15})-[0-9a-f]{8}\.npz(\.part)?")
+_NAME = re.compile(r"(\d{15})-[0-9a-f]{8}\.npz(\.\w+\.part)?")
 
 
 class KeptError(HeadraceError):
@@ -118,18 +118,15 @@ class SpoolFolder:
         import numpy as np
 
         path = self.folder / f"{number:015d}-{self._mark}.npz"
-        part = path.with_name(f"{path.name}.part")
         packed = _Packed()
-        write: Any = np.savez
         data = write_json(packed.of_frame(frame)).encode()
-        try:
-            with part.open("xb") as file:
+
+        def fill(part: Path) -> None:
+            write: Any = np.savez
+            with part.open("wb") as file:
                 write(file, json=np.frombuffer(data, np.uint8), **packed.arrays)
-            part.replace(path)
-        except BaseException:
-            with suppress(OSError):
-                part.unlink(missing_ok=True)
-            raise
+
+        write_whole(path, fill)
         return path, packed.is_exact
 
 

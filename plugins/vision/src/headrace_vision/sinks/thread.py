@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace_vision.reading.thread import back_off
+from headrace_formats import back_off
 from headrace_vision.sinks.queue import Entry, SinkQueue, Spool, text_of
 from headrace_vision.sinks.spool import bytes_of, read_frame
 
@@ -332,7 +332,7 @@ class SinkThread:
         if entry is not None and self._passes_by(error, entry):
             return True
         is_closing = self._closing.is_set()
-        wait_s = back_off(0 if is_closing else self._outage.attempts - 1, random.random)
+        wait_s = back_off(0 if is_closing else self._outage.attempts - 1, chance=random.random)
         wait_s = min(wait_s, self.sink.tick_s or wait_s)
         self._outage.due_s = self._clock.now() + wait_s
         if is_closing and self._outage.due_s > self._close_at_s:

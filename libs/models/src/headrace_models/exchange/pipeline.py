@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from headrace import Pipeline
 from headrace.errors import RequestsFailed
-from headrace_models.trial import CANCELLED, tell
+from headrace_models.exchange.pair import CANCELLED, tell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace_models.trial import Pair, Trial
+    from headrace_models.exchange.comparison import Trial
+    from headrace_models.exchange.pair import Pair
 
 __all__ = ["Sampled"]
 

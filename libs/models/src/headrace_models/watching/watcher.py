@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import headrace
 from headrace.errors import ConfigError, HeadraceError
 from headrace.plugins import library
-from headrace_models.cache import addresses_of
-from headrace_models.settling import Settling
+from headrace_models.fetching.cache import addresses_of
 from headrace_models.sources import (
     entries_of,
     files_of,
@@ -23,6 +22,7 @@ from headrace_models.sources import (
     stamp,
 )
 from headrace_models.version import first_line
+from headrace_models.watching.whole_files import Settling
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

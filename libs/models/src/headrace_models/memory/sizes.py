@@ -6,14 +6,13 @@ import functools
 import hashlib
 import json
 import logging
-import os
 import sys
-import threading
 from contextlib import suppress
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from headrace_models.cache import cache_folder
+from headrace_formats import write_whole
+from headrace_models.fetching.cache import cache_folder
 from headrace_models.sources import files_of, stamp
 
 if TYPE_CHECKING:
@@ -64,11 +63,9 @@ def _warn_once(path: Path, why: str) -> None:
 def write_sizes(key: str, sizes_bytes: Mapping[str, int]) -> None:
     """Write the bytes by device for a key, whole or not at all."""
     path = _path(key)
-    part = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
     with suppress(OSError):  # they are measured again
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        part.write_text(json.dumps(sizes_bytes), encoding="utf-8")
-        part.replace(path)
+        write_whole(path, json.dumps(sizes_bytes))
 
 
 def _path(key: str) -> Path:

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 import headrace
 from headrace.errors import ConfigError, HeadraceError, Problem, SetupError, among
 from headrace.plugins import library
-from headrace_models.cache import Cached, Got, shown
-from headrace_models.held import digest_of
-from headrace_models.onnx_files import leads_out, weights_of
-from headrace_models.patience import Patience
+from headrace_models.fetching.cache import Cached, Got, shown
+from headrace_models.fetching.digests import digest_of
+from headrace_models.fetching.limits import Patience
+from headrace_models.fetching.onnx_files import leads_out, weights_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import SetupError
+from headrace_formats import back_off
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,8 +22,6 @@ __all__ = ["Patience"]
 _log = logging.getLogger("headrace.models")
 
 _TIMEOUT_S: Final = 3600.0
-_FIRST_PAUSE_S: Final = 0.5
-_LONGEST_PAUSE_S: Final = 30.0
 
 
 class Patience:
@@ -80,8 +79,7 @@ class Patience:
             RFC 9110, section 10.2.3 (Retry-After).
         """
         self._pauses = 0 if gained else self._pauses + 1
-        pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(self._pauses, 16))
-        pause_s = max(pause_s, _asked_s(headers or {}))
+        pause_s = max(back_off(self._pauses), _asked_s(headers or {}))
         if self._clock() + pause_s >= self._until:
             raise self._over(f": {why}")
         _log.warning("%s: %s, asked again in %.1f s", self.what, why, pause_s)

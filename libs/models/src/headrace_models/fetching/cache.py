@@ -20,7 +20,8 @@ from typing import Any, Final, TypeAlias
 from weakref import WeakValueDictionary
 
 from headrace.errors import HeadraceError, SetupError
-from headrace_models.held import Held, digest_of
+from headrace_formats import write_whole
+from headrace_models.fetching.digests import Held, digest_of
 
 try:
     import fcntl
@@ -306,7 +307,7 @@ class Cached:
             "files": {name: held.sha256(self._inside(kept / name)) for name in names},
         }
         self._check_got(got.revision, said["files"], before, kept / self.path.name)
-        _write(self._folder / "origin.json", json.dumps(said))
+        write_whole(self._folder / "origin.json", json.dumps(said), mode=0o600)
         if whole.is_dir() and not whole.is_symlink():
             shutil.rmtree(whole)
         new.unlink(missing_ok=True)
@@ -406,14 +407,6 @@ def _file_name(text: str) -> str:
     suffix = suffix if len(suffix.encode()) <= _NAME_BYTES // 2 else ""
     room = _NAME_BYTES - len(suffix.encode())
     return stem.encode()[:room].decode(errors="ignore") + suffix
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file anew, and never through a link."""
-    path.unlink(missing_ok=True)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK
-    with open(os.open(path, flags, 0o600), "w") as file:  # noqa: PTH123 - a descriptor
-        file.write(text)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from headrace.errors import ConfigError, Problem
 from headrace_models.calling import ports_of
-from headrace_models.verdict import read_judge
+from headrace_models.exchange.judge import read_judge
 
 if TYPE_CHECKING:
     from headrace import Pipeline

@@ -7,66 +7,91 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ConfigError, HeadraceError, Problem
-from headrace_models.sampled import Sampled
-from headrace_models.trial import Trial
+from headrace_models.exchange.comparison import Trial
+from headrace_models.exchange.pipeline import Sampled
 
 if TYPE_CHECKING:
-    from headrace_models.exchange import Exchange
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from headrace_models.exchange.options import Exchange
     from headrace_models.version import Rules, Version
 
-    Model = Any
-    """Of `headrace_models.model`, which imports this module."""
-
-__all__ = ["Exchanging"]
+__all__ = ["Phase"]
 
 
-class Exchanging:
+class Phase:
     """The exchange of a version of one model for a new one: from the end of the build to the switch, or back.
 
     The model calls it during its operations.
     """
 
-    def __init__(self, model: Model, rules: Rules) -> None:
-        self._model, self._rules = model, rules
+    def __init__(
+        self,
+        name: str,
+        rules: Rules,
+        *,
+        guard: AbstractContextManager[object],
+        operation: Callable[..., AbstractContextManager[None]],
+        check_open: Callable[[], None],
+        conclude: Callable[[Trial], None],
+    ) -> None:
+        """Begin with no exchange.
+
+        Args:
+            name: The name of the model.
+            rules: What holds for all models.
+            guard: Held while versions change.
+            operation: Runs one operation at a time; see `headrace_models.model.Model`.
+            check_open: Raises if the model serves no more.
+            conclude: Called with what has an outcome: lets the version leave that the outcome is against.
+        """
+        self._name, self._rules = name, rules
+        self._guard, self._operation = guard, operation
+        self._check_open, self._conclude = check_open, conclude
         self._trial: Trial | None = None
         self._last: dict[str, Any] | None = None
 
-    def same(self, number: str | None, config: Any) -> str:
+    @property
+    def coming(self) -> Version | None:
+        """The new version while an exchange goes on, else None."""
+        trial = self._trial
+        return None if trial is None else trial.new
+
+    def same(self, old: Version, config: Any) -> str:
         """Return the number of the version of this configuration and these files that serves, or is compared; ``""`` if none.
 
         If it is the one that serves, an exchange of it ends.
 
         Args:
-            number: The version that would be replaced. None: the one that the name means.
+            old: The version that would be replaced.
             config: The configuration. None: the same one, read again.
         """
-        old, trial = self._model.chosen(number), self._trial
+        trial = self._trial
         for version in [old] if trial is None or trial.old is not old else [trial.new, old]:
             source = version.source if config is None else replace(old.source, config=config)
             read = source.load(allow_import=self._rules.allow_import)[0]
             if version.pipe and read == version.written and not version.changed():
                 if version is old:
-                    with self._model._operation():  # which ends an exchange for the old one
+                    with self._operation():  # which ends an exchange for the old one
                         pass
                 return version.number
         return ""
 
     def start(self, exchange: Exchange, old: Version, new: Version, *, keep: bool) -> None:
         """Let a new version run requests beside the old one, until one of them leaves."""
-        model = self._model
-        with model._guard:
-            model._check_open()
+        with self._guard:
+            self._check_open()
             self._trial = trial = Trial(
                 exchange, old, new, self._rules, keep=keep, over=self._end_by_itself
             )
-            model.coming, old.pipe, old.reason = new, Sampled(trial), ""
+            old.pipe, old.reason = Sampled(trial), ""
             new.state, new.reason = "loading", f"compared with version {old.number}"
             old.holding.prepared = new.holding.prepared = True
-        model._tell(old, "ready", pipeline=old.pipe)
         trial.start()
 
     def _end_by_itself(self, trial: Trial) -> None:
-        with contextlib.suppress(HeadraceError), self._model._operation(changes=False):
+        with contextlib.suppress(HeadraceError), self._operation(changes=False):
             if self._trial is trial:
                 self._end(trial)
 
@@ -76,9 +101,9 @@ class Exchanging:
         Raises:
             ConfigError: None goes on.
         """
-        with self._model._operation(changes=False):
+        with self._operation(changes=False):
             if not self.stop("taken" if take else "stopped", "by hand"):
-                text = f"no exchange of model {self._model.name!r} goes on"
+                text = f"no exchange of model {self._name!r} goes on"
                 raise ConfigError(Problem("exchange", text))
 
     def stop(self, outcome: str, reason: str) -> bool:
@@ -91,24 +116,16 @@ class Exchanging:
 
     def _end(self, trial: Trial) -> None:
         """Let the version leave that the outcome is against."""
-        old, new, model = trial.old, trial.new, self._model
         self._restore(trial)
-        if trial.outcome in ("passed", "taken"):
-            new.reason = ""
-            model._switch(old, new, keep=trial.keep)
-        else:
-            old.reason = f"not updated: exchange {trial.outcome}: {trial.reason}"
-            old.seen = {**old.seen, **new.seen}
-            model._tell(old, old.state, pipeline=old.pipe)
-            model._drained_aside(new, old.reason)
+        self._conclude(trial)
         if self._rules.memory is not None:
             self._rules.memory.wake()
 
     def _restore(self, trial: Trial) -> None:
         """Send requests to the old version alone."""
         old, new = trial.old, trial.new
-        with self._model._guard:
-            self._trial, self._last, self._model.coming = None, trial.status(), None
+        with self._guard:
+            self._trial, self._last = None, trial.status()
             old.pipe = trial.original
             old.holding.prepared = new.holding.prepared = False
 

@@ -7,142 +7,29 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Mapping
-from concurrent.futures import Future
-from contextlib import suppress
-from copy import deepcopy
 from functools import partial
 from queue import Empty, SimpleQueue
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from headrace import keys
-from headrace.errors import ContractError
-from headrace.futures import RelayFuture
 from headrace_models.calling import outputs_of, ports_of
-from headrace_models.verdict import Tally, distances, row_of, shown
+from headrace_models.exchange.judge import Tally, distances, row_of, shown
+from headrace_models.exchange.pair import ON_DEVICE, Pair, is_on_device
 from headrace_models.version import first_line
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable
 
     from headrace import Pipeline
-    from headrace.futures import RequestFuture
-    from headrace.keys import Request
-    from headrace_models.exchange import Exchange
+    from headrace_models.exchange.options import Exchange
     from headrace_models.version import Rules, Version
 
-__all__ = ["CANCELLED", "Pair", "Trial", "tell"]
+__all__ = ["Trial"]
 
 _log = logging.getLogger("headrace.models")
 _MOST_OPEN = 64
 """So many sampled requests are in flight, or wait to be compared."""
-_HOST = {1, 3, 11, 13}
-"""The kinds of devices of DLPack whose memory the CPU reads."""
-CANCELLED = RuntimeError("cancelled")
-_STREAM, _SEQUENCE, _DEVICE = "streams", "sequences", "on a device"
-
-
-class Pair:
-    """A request that both models run.
-
-    Attributes:
-        request: The client's request.
-        twin: The copy that the new model runs.
-        inputs: A copy that nobody changes, if inputs are kept.
-        running: The future of the new model.
-        client: What the client waits for: the outcome of the old model, in a canary that of the new one if it has an answer.
-        answers, errors, ms: The results, errors and milliseconds, those of the old model first.
-        kind: Why it cannot be compared. ``""`` if it can.
-    """
-
-    running: RequestFuture
-
-    def __init__(self, trial: Trial, request: Request) -> None:
-        self._trial, self.request, self.twin = trial, request, deepcopy({**request})
-        self.inputs = deepcopy(self.twin) if trial.exchange.keep_inputs else {}
-        self.client = RelayFuture()
-        self.answers: list[Any] = [None, None]
-        self.errors: list[BaseException | None] = [None, None]
-        self.ms, self.kind = [0.0, 0.0], ""
-        self._waits_for_both = trial.exchange.compare == "canary"
-        self._given = {*request} - {keys.RESULT}
-        self._open, self._lock, self._is_answered = {0, 1}, threading.Lock(), False
-        self._begun = perf_counter()
-
-    def note_done(self, done: Future[Any], side: int = 0) -> None:
-        """Note that the future of the old model, or of the other side, has ended."""
-        self.note(side, CANCELLED if done.cancelled() else done.exception())
-
-    def note(self, side: int, error: BaseException | None) -> None:
-        """Note that one side has ended, and answer the client if it waits for nothing else."""
-        ms, answer, kind = 1e3 * (perf_counter() - self._begun), None, ""
-        if error is CANCELLED:
-            kind = "cancelled"
-        elif error is None:
-            try:
-                answer = (self.twin if side else self.request)[keys.RESULT]
-                kind = _DEVICE if _is_on_device(answer) else ""
-                answer = None if kind else deepcopy(answer)
-            except Exception:  # noqa: BLE001 - an object may refuse to be copied in any way
-                kind = "not copied"
-        with self._lock:
-            if side not in self._open:
-                return  # it was cancelled
-            self._open.remove(side)
-            self.ms[side], self.answers[side], self.errors[side] = ms, answer, error
-            self.kind, both = self.kind or kind, not self._open
-            waits_for_new = self._waits_for_both and not both
-        if both:
-            self._trial.put(self)
-        if 0 not in self._open:
-            if waits_for_new:
-                self.client.follow(self.running, lambda _: None)  # its end is noted, too
-            else:
-                self._answer()
-
-    def _answer(self) -> None:
-        """Give the client the old answer, in a canary the new one if there is one."""
-        with self._lock:
-            if self._is_answered:
-                return
-            self._is_answered = True
-        error = self.errors[0]
-        if error is CANCELLED:  # the request is the client's again
-            return
-        has_new = self._waits_for_both and 1 not in self._open and self.errors[1] is None
-        if has_new and not getattr(error, "abandoned", False):
-            error = None
-            fresh = {key: value for key, value in self.twin.items() if key not in self._given}
-            self.request.update(fresh)
-        self.client.finish(self.request if error is None else error)
-
-    def end_wait(self) -> None:
-        """Let the client have the outcome of the old model as soon as that has one."""
-        with self._lock:
-            self._waits_for_both = False
-            has_old = 0 not in self._open
-        if has_old:
-            self._answer()
-
-    def result(self) -> Request:
-        """Wait for the answer of the client, in its thread, once the old model has ended."""
-        try:
-            return self.client.result()
-        except ContractError:
-            if self.client.done():
-                raise
-            self.end_wait()  # the new model waits for this very thread
-            return self.client.result()
-
-
-def _is_on_device(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return any(map(_is_on_device, value.values()))
-    if isinstance(value, (list, tuple)):
-        return any(map(_is_on_device, value))
-    place = getattr(value, "__dlpack_device__", None)
-    return place is not None and int(place()[0]) not in _HOST
+_STREAM, _SEQUENCE = "streams", "sequences"
 
 
 class Trial:
@@ -187,6 +74,11 @@ class Trial:
         self._tally = Tally()
         self.outcome = self.reason = ""
 
+    @property
+    def is_for_new(self) -> bool:
+        """Whether the outcome is for the new version."""
+        return self.outcome in ("passed", "taken")
+
     def start(self) -> None:
         """Compare in a thread of its own until there is an outcome."""
         share, kind = f"{self.exchange.share:.1%}", self.exchange.compare
@@ -204,7 +96,7 @@ class Trial:
         self._ended.put(None)
         for pair in pairs:
             pair.end_wait()
-        level = logging.INFO if outcome in ("passed", "taken") else logging.WARNING
+        level = logging.INFO if self.is_for_new else logging.WARNING
         _log.log(level, "model %r: %s", self.new.title, self.summary())
 
     def _run(self) -> None:
@@ -273,8 +165,8 @@ class Trial:
                 kind = kind or "no room"
         if not kind:
             try:
-                if not _is_on_device(request):
-                    pair = Pair(self, request)
+                if not is_on_device(request):
+                    pair = Pair(request, self.exchange, self._put)
                     pair.running = self._pipe.submit(pair.twin, **how)
                     pair.running.add_done_callback(partial(pair.note_done, side=1))
                     with self._lock:
@@ -283,7 +175,7 @@ class Trial:
                     if self.outcome:
                         pair.end_wait()
                     return pair
-                kind = _DEVICE
+                kind = ON_DEVICE
             except Exception:  # noqa: BLE001 - a request is the user's, and the pipeline may be closed by now
                 kind = "not copied"
             with self._lock:
@@ -308,7 +200,7 @@ class Trial:
         with self._lock:
             self._not_sampled[kind] += 1
 
-    def put(self, pair: Pair) -> None:
+    def _put(self, pair: Pair) -> None:
         """Have a request compared that both have ended."""
         with self._lock:
             self._pairs.discard(pair)
@@ -344,9 +236,3 @@ def _as_distance(answer: Any) -> float:
         return 0.0 if answer else math.inf
     far = float(answer)
     return math.inf if math.isnan(far) else far
-
-
-def tell(loop: asyncio.AbstractEventLoop, end: Callable[[], object], _: object) -> None:
-    """Call a function in an event loop, as what a future calls at its end."""
-    with suppress(RuntimeError):  # the loop is closed
-        loop.call_soon_threadsafe(end)

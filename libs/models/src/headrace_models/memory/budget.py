@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from headrace.errors import ClosedError, ConfigError, Problem, among, is_out_of_memory
-from headrace_models.devices import device_bytes
 from headrace_models.errors import OutOfMemoryError
-from headrace_models.sizes import key_of, read_sizes, write_sizes
+from headrace_models.memory.devices import device_bytes
+from headrace_models.memory.sizes import key_of, read_sizes, write_sizes
 from headrace_models.sources import files_of
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Holding:
         is_busy: Says whether requests are inside it.
         leave: Lets it leave once its requests have ended. Returns False if an operation does not allow that now.
         calls: The models that it calls, by name or alias: they count with it while it is here.
-        key: What its size depends on: see `headrace_models.sizes.key_of`.
+        key: What its size depends on: see `headrace_models.memory.sizes.key_of`.
     """
 
     title: str

@@ -1,0 +1,1 @@
+"""How changed files become updates: the watcher, and what says whether a file is whole or gone."""
