@@ -179,7 +179,7 @@ def films(folder, monkeypatch, codec="libx264"):
     """Run a source whose pictures come by a clock of the test, with all sinks. Return the place of each event's frame."""
     headrace.register("EventsAlarm", Alarm, replace=True)
     clock = itertools.count(10 * T0)
-    monkeypatch.setattr("headrace_vision.reading.source.utc", lambda: next(clock) / 10)
+    monkeypatch.setattr("headrace_vision.reading.frame_maker.utc", lambda: next(clock) / 10)
     sinks = [
         SaveJSONL(folder / "all.jsonl"),
         SaveVideo(folder / "clips", before_s=0.3, after_s=0.3, codec=codec),

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
-import secrets
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from headrace_vision.clock import utc
 from headrace_vision.frames import SAID, Frame, Shot
-from headrace_vision.privacy import PrivacyMasks
-from headrace_vision.reading.timing import Thinning, Timeline
+from headrace_vision.reading.frame_maker import FrameMaker
 
 if TYPE_CHECKING:
     from headrace_vision.clock import Clock
@@ -23,6 +19,7 @@ if TYPE_CHECKING:
     from headrace_vision.pipelines.crop_models import Answer
     from headrace_vision.pipelines.lanes import SourceLane
     from headrace_vision.reading.packets import Packets
+    from headrace_vision.reading.timing import Timeline
 
 __all__ = ["Flight", "Part", "Source"]
 
@@ -78,6 +75,37 @@ class Flight:
         return any([future.cancel() for future in futures if future is not None])  # noqa: C419 - each of them
 
 
+class SourceState:
+    """What a source does, and since when it is lost. It has no lock.
+
+    Attributes:
+        name: ``"opening"``, ``"reading"``, ``"lost"``, ``"failed"``, ``"stopped"`` or ``"ended"``.
+        error: Why it was lost, or has failed.
+        attempts: How often it was tried in vain since its last frame.
+        due_s: When it is tried again, in seconds of the machine.
+        lost_s: When it was lost.
+    """
+
+    def __init__(self) -> None:
+        self.name = "opening"
+        self.error: str | None = None
+        self.attempts = 0
+        self.due_s = self.lost_s = 0.0
+
+    def note_lost(self, error: str, attempt: int, wait_s: float, now_s: float) -> None:
+        """Note why it was lost, how often it was tried before, and when it is tried again."""
+        self.name, self.error = "lost", error
+        self.attempts, self.due_s = attempt + 1, now_s + wait_s
+        self.lost_s = self.lost_s if attempt else now_s
+
+    def end(self, error: BaseException | None, *, is_stopped: bool) -> None:
+        """Note that it is over, and why."""
+        if error is not None:
+            self.name, self.error = "failed", str(error) or type(error).__name__
+        elif self.name != "failed":
+            self.name = "stopped" if is_stopped else "ended"
+
+
 @dataclass(eq=False)
 class Source:
     """The counts and the frames of one source. Safe to use from several threads.
@@ -100,8 +128,6 @@ class Source:
 
     def __post_init__(self) -> None:
         self.stopping = threading.Event()
-        self.state = "opening"
-        self.error: str | None = None
         self.flights: deque[Flight] = deque()
         self.changed = threading.Condition()
         self.busy = False
@@ -111,15 +137,11 @@ class Source:
         self.packets: list[Packets] = []
         self.tell: Callable[..., None] = lambda *_: None
         self._hang_up: Callable[[], None] | None = None
-        self.timeline = Timeline(1.0 / self.options.image_fps)
-        self._thinning = Thinning(self.options)
-        self._masks = PrivacyMasks((self.options.privacy_masks or {}).values())
-        self._run, self._events = secrets.token_hex(4), itertools.count(1)
+        self._maker = FrameMaker(self.name, self.options, live=self.live)
+        self._state = SourceState()
         outcomes = ("read", "delivered", "failed", "dropped", "thinned")
         self._counts = dict.fromkeys((*outcomes, "damaged_packets", "reconnects"), 0)
-        self._has_wrong_clock = False
-        self._number = self._held = self._attempts = 0
-        self._due_s = self._lost_s = 0.0
+        self._held = 0
 
     @property
     def latest(self) -> bool:
@@ -133,64 +155,35 @@ class Source:
         """Most frames between reading and delivery."""
         return self.options.in_flight or (3 if self.latest else 4)
 
+    @property
+    def timeline(self) -> Timeline:
+        """The times of its frames."""
+        return self._maker.timeline
+
     def push(self, shot: Shot) -> bool:
         """Send a picture that was read. Wait until there is room, if every frame counts.
 
         Returns:
             Whether reading goes on. False once the source is to stop.
         """
-        number = self._number
-        self._number += 1
-        stamp = self.timeline.stamp(shot.time_s)
-        when, said_by = self._capture_time(shot)
-        self.state = "reading"
+        frame = self._maker.next_frame(shot)
+        self._state.name = "reading"
         for receiver in self.packets:
-            receiver.note(shot.stream_s, stamp)
-        if shot.error is None and not self._thinning.keeps(number, stamp):
+            receiver.note(shot.stream_s, frame.timestamp)
+        if not self._maker.keeps(frame):
             with self.changed:
                 self._counts["read"] += 1
                 self._counts["thinned"] += 1
             return not self.stopping.is_set()
         if not self._take_place():
             return not self.stopping.is_set()
-        frame = Frame(self.name, number, stamp, gap=shot.gap, path=shot.path, error=shot.error)
-        frame.damaged, frame.live = shot.damaged, self.live
-        frame.aspect, frame.color = shot.aspect, shot.color
-        frame.time, frame.time_from = when, said_by
-        if shot.error is None:
-            try:
-                frame.image = self._masks.covered(shot.convert())
-            except Exception as error:  # noqa: BLE001 - the outcome of this frame
-                frame.error = error
+        self._maker.add_image(frame, shot)
         self.send(self, self._flight_of(frame))
         return True
 
-    def _capture_time(self, shot: Shot) -> tuple[float, str]:
-        """Return when a picture was captured, and who says so: not a camera whose clock is wrong, which is logged once."""
-        came = utc() if shot.came is None else shot.came
-        if shot.told is None:
-            return came, "arrival"
-        off_s, is_wrong = shot.told - came, self._has_wrong_clock
-        self._has_wrong_clock = abs(off_s) > self.options.clock_tolerance_s
-        if self._has_wrong_clock and not is_wrong:
-            text = (
-                "the clock of source %s is %+.0f s off: its frames have the time of their arrival"
-            )
-            _LOG.warning(text, self.name, off_s)
-        elif is_wrong and not self._has_wrong_clock:
-            _LOG.warning("the clock of source %s is right again", self.name)
-        return (came, "arrival") if self._has_wrong_clock else (shot.told, "camera")
-
     def name_events(self, frame: Frame) -> None:
         """Give each event of a frame the time of the frame, and an id that no other event has, of no run."""
-        events = frame.request.get("events")
-        if isinstance(events, (list, tuple)):
-            frame.request["events"] = [
-                {"id": f"{self.name}:{self._run}:{next(self._events)}", "time": frame.time, **event}
-                if isinstance(event, Mapping)
-                else event
-                for event in events
-            ]
+        self._maker.name_events(frame)
 
     def _flight_of(self, frame: Frame) -> Flight:
         if self.options.models is None or frame.error is not None:
@@ -292,35 +285,29 @@ class Source:
             wait_s: Seconds until it is tried again.
         """
         with self.changed:
-            self.state, self.error = "lost", error
+            self._state.note_lost(error, attempt, wait_s, self.clock.now())
             self._counts["reconnects"] += 1
-            self._attempts = attempt + 1
-            self._due_s = self.clock.now() + wait_s
-            if not attempt:
-                self._lost_s = self.clock.now()
             counts = ", ".join(f"{self._counts[outcome]} {outcome}" for outcome in _TOLD)
         if not attempt:
             text = "source %s is lost, and tried again (%s): %s"
-            _LOG.warning(text, self.name, counts, self.error)
+            _LOG.warning(text, self.name, counts, error)
             self.tell("source_lost", error)
 
     def found(self) -> None:
         """Note, and log, that the source answers again."""
         with self.changed:
-            attempts, self._attempts, self.error = self._attempts, 0, None
-            away_s = self.clock.now() - self._lost_s
+            attempts, away_s = self._state.attempts, self.clock.now() - self._state.lost_s
+            self._state.attempts, self._state.error = 0, None
         _LOG.warning("source %s is found after %d attempts, %.1f s", self.name, attempts, away_s)
         self.tell("source_found")
 
     def finish(self, error: BaseException | None = None) -> None:
         """Note that the reader has ended."""
         with self.changed:
-            if error is not None:
-                self.state, self.error = "failed", str(error) or type(error).__name__
-                if self.live:
-                    _LOG.warning("source %s has failed, and is over: %s", self.name, self.error)
-            elif self.state != "failed":
-                self.state = "stopped" if self.stopping.is_set() else "ended"
+            self._state.end(error, is_stopped=self.stopping.is_set())
+            if error is not None and self.live:
+                text = "source %s has failed, and is over: %s"
+                _LOG.warning(text, self.name, self._state.error)
             self.reader_done = True
             self.changed.notify_all()
 
@@ -352,17 +339,18 @@ class Source:
     def status(self) -> dict[str, Any]:
         """Return state and counts as a dict that can be written as JSON."""
         with self.changed:
-            is_lost = self.state == "lost"
+            state = self._state
+            is_lost = state.name == "lost"
             return {
-                "state": self.state,
+                "state": state.name,
                 "live": self.live,
                 "models": list(self.lanes),
                 **self._counts,
                 "gated": sum(lane.gated for lane in self.lanes.values()),
                 "in_flight": self._held,
-                "attempts": self._attempts,
-                "retry_in_s": max(self._due_s - self.clock.now(), 0.0) if is_lost else None,
-                "error": self.error,
+                "attempts": state.attempts,
+                "retry_in_s": max(state.due_s - self.clock.now(), 0.0) if is_lost else None,
+                "error": state.error,
             }
 
 
