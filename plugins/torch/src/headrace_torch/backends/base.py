@@ -222,9 +222,10 @@ class PerTensor(TensorBackend):
 
     def init(self, options: Any, context: InitContext) -> None:
         """Import the modules that read tensors."""
-        from headrace_torch.requests import items, tensors
+        from headrace_torch.devices.inputs import input_tensor
+        from headrace_torch.requests import items
 
-        self._items, self._tensors = items, tensors
+        self._items, self._input_tensor = items, input_tensor
         super().init(options, context)
 
     def run(self, batch: list[Request]) -> list[Exception | None] | None:
@@ -262,7 +263,7 @@ class PerTensor(TensorBackend):
             InputError: The request lacks a key, or ``data`` is not what ``expected`` says.
         """
         value = read_key(request, "data", self.expected)
-        own = self._tensors.input_tensor(value, self._place, "data", self.expected)
+        own = self._input_tensor(value, self._place, "data", self.expected)
         sample = self.is_sample(request, own)
         rows = self._items.as_rows(own, request.get("request_size", 1), "data", sample=sample)
         given = Given(rows, sample, None, own)

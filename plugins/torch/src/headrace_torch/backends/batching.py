@@ -69,8 +69,8 @@ class CatTensor(TensorBackend):
 
     def _one_by_one(self, batch: list[Request]) -> list[Exception | None] | None:
         from headrace_tensors import Item
+        from headrace_torch.devices.inputs import input_tensor
         from headrace_torch.requests.items import as_rows, joined, refuse_ragged
-        from headrace_torch.requests.tensors import input_tensor
 
         outcomes: list[Exception | None] = [None] * len(batch)
         items: dict[int, Item] = {}
@@ -123,7 +123,8 @@ class ContiguousTensor(TensorBackend):
 
     def run(self, batch: list[Request]) -> list[Exception | None] | None:
         """Copy the tensors that are not contiguous."""
-        from headrace_torch.requests.tensors import ARRAY, input_tensor
+        from headrace_torch.devices.inputs import input_tensor
+        from headrace_torch.requests.tensors import ARRAY
 
         outcomes: list[Exception | None] = [None] * len(batch)
         for index, request in enumerate(batch):
@@ -240,7 +241,8 @@ class SplitTensor(TensorBackend):
         return begin, end, sample
 
     def _rows(self, value: Any, place: tuple[int, int, bool], total: int | None) -> torch.Tensor:
-        from headrace_torch.requests.tensors import input_tensor, refused
+        from headrace_torch.devices.inputs import input_tensor
+        from headrace_torch.requests.tensors import refused
 
         begin, end, sample = place
         whole = input_tensor(value, self._place, "data", "a tensor [N, ...]")

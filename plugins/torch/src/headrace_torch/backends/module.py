@@ -79,8 +79,8 @@ class TorchModule(TensorBackend):
         from headrace_torch.devices.names import device_name
         from headrace_torch.models import running
         from headrace_torch.models.adapter import TorchAdapter, alike_tensors, unlike_first
+        from headrace_torch.models.reader import Reader
         from headrace_torch.requests import signature
-        from headrace_torch.requests.items import Reader
         from headrace_torch.requests.tensors import dtype_name
 
         if options.module is not None and not context.allow_import:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,17 +11,14 @@ from headrace.errors import InputError
 from headrace_tensors import refuse_masked
 from headrace_torch.requests.arrays import is_dense
 
-if TYPE_CHECKING:
-    from headrace_torch.devices.place import Place
-
 __all__ = [
     "ARRAY",
     "as_tensor",
     "described",
     "dtype_name",
-    "input_tensor",
     "plain_numbers",
     "refused",
+    "tensor_of",
 ]
 
 ARRAY = "a tensor or an array (torch, DLPack, numpy or a buffer)"
@@ -67,7 +64,7 @@ def as_tensor(value: Any, key: str = "data", expected: str = ARRAY) -> torch.Ten
     Raises:
         InputError: ``value`` is no array, of a kind that torch does not have, or a tensor without data (meta).
     """
-    tensor = _seen(value, key, expected)
+    tensor = tensor_of(value, key, expected)
     if tensor.is_meta:
         raise refused("this tensor holds no data", expected, tensor, key)
     return tensor
@@ -95,7 +92,7 @@ def plain_numbers(value: Any) -> list[Any] | None:
     return [n.item() if isinstance(n, kinds) and not n.ndim else n for n in value]
 
 
-def _seen(value: Any, key: str, expected: str) -> torch.Tensor:
+def tensor_of(value: Any, key: str, expected: str) -> torch.Tensor:
     """Return ``value`` as a tensor on the same memory; it may be a meta tensor, without data."""
     if isinstance(value, torch.Tensor):
         if not is_dense(value):
@@ -156,33 +153,3 @@ def _readable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     if not array.flags.writeable and array.dtype.kind in "biufc":
         array = np.asarray(_Writable(array))
     return array
-
-
-def input_tensor(
-    value: Any, place: Place, key: str = "data", expected: str = ARRAY, *, strict: bool = True
-) -> torch.Tensor:
-    """Return an input as a tensor on the instance's device. The stream is ordered behind the work that makes it.
-
-    With ``strict`` False a tensor in the memory of the host is returned as it is.
-
-    Raises:
-        InputError: ``value`` is no array, or on another device than the instance.
-    """
-    tensor = _seen(value, key, expected)
-    if not strict and tensor.device.type == "cpu":
-        return tensor
-    if tensor.device != place.device:
-        device = place.device
-        raise refused(
-            f"the array is on {tensor.device}, this instance computes on {device}",
-            f"{expected} on {device}",
-            value if isinstance(value, torch.Tensor) else tensor,
-            key,
-            hint="GpuTensor, CpuTensor and FixTensor move arrays; a node's `device` says where it"
-            " computes. Behind an engine write output_device = 'device'.",
-        )
-    if place.stream is not None:
-        place.take_in(tensor)
-        if not isinstance(value, torch.Tensor):
-            place.keep(value)
-    return tensor
