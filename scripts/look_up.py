@@ -23,7 +23,7 @@ from headrace_cli.codes import CODES
 from headrace_cli.names import COMMANDS
 from headrace_cli.schema import json_schema
 from headrace_serve.http.metrics import Snapshot, encoded
-from headrace_serve.models.following import Comings
+from headrace_serve.models.updates import Comings
 from headrace_serve.monitoring.counters import Counters
 from headrace_text import table as folders
 from headrace_triton.schema import MESSAGES

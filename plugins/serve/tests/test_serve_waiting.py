@@ -21,7 +21,7 @@ from headrace_models.builds import Build
 from headrace_serve import Server
 from headrace_serve.http import cycle
 from headrace_serve.http.exchange import Exchange
-from headrace_serve.models.following import Following
+from headrace_serve.models.updates import Following
 
 BODY = {"inputs": [{"name": "data", "datatype": "BYTES", "shape": [1], "data": ["x"]}]}
 ASK = {"run": b"x", "v2/models": json.dumps(BODY).encode()}

@@ -42,8 +42,8 @@ from headrace_serve.inference.requests import (
 )
 from headrace_serve.inference.steps import Outcome
 from headrace_serve.inference.streams import answers, parts_of
-from headrace_serve.models.following import Following
 from headrace_serve.models.repository import Repository
+from headrace_serve.models.updates import Following
 from headrace_serve.monitoring.counters import Counters
 from headrace_serve.monitoring.failures import FailureLog
 from headrace_serve.monitoring.health_changes import HealthChanges

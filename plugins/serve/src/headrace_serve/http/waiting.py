@@ -48,7 +48,7 @@ async def wait(exchange: Exchange, body: bytes | None = None) -> tuple[Model, by
         body: The body, if it was received. None: it is received now, since it may say how long the request may take.
 
     Raises:
-        HeadraceError: As `headrace_serve.models.following.Following.wait` raises it, and `Exchange.body` and `Exchange.admit`.
+        HeadraceError: As `headrace_serve.models.updates.Following.wait` raises it, and `Exchange.body` and `Exchange.admit`.
         DisconnectedError: The client went away.
     """
     exchange.give_place_back()
