@@ -21,7 +21,7 @@ from headrace_models.builds import Build
 from headrace_serve import Server
 from headrace_serve.http import cycle
 from headrace_serve.http.exchange import Exchange
-from headrace_serve.models.following import Following
+from headrace_serve.models.updates import ModelUpdates
 
 BODY = {"inputs": [{"name": "data", "datatype": "BYTES", "shape": [1], "data": ["x"]}]}
 ASK = {"run": b"x", "v2/models": json.dumps(BODY).encode()}
@@ -147,33 +147,33 @@ def test_each_waiter_gets_its_answer_once_and_in_time(waits):
 
 
 def forget_a_waiter(monkeypatch):
-    wait, number = Following.wait, itertools.count()
+    wait, number = ModelUpdates.wait, itertools.count()
 
     async def planted(self, *args, **more):
         if next(number) == 1:
             await asyncio.Event().wait()
         return await wait(self, *args, **more)
 
-    monkeypatch.setattr(Following, "wait", planted)
+    monkeypatch.setattr(ModelUpdates, "wait", planted)
 
 
 def lose_deadlines(monkeypatch):
-    wait = Following.wait
+    wait = ModelUpdates.wait
 
     async def planted(self, name, version="", key=None, until_s=None):
         return await wait(self, name, version, key)
 
-    monkeypatch.setattr(Following, "wait", planted)
+    monkeypatch.setattr(ModelUpdates, "wait", planted)
 
 
 def give_another_model(monkeypatch):
-    wait = Following.wait
+    wait = ModelUpdates.wait
 
     async def planted(self, *args, **more):
         await wait(self, *args, **more)
         return self._service.models.get("a", "1")
 
-    monkeypatch.setattr(Following, "wait", planted)
+    monkeypatch.setattr(ModelUpdates, "wait", planted)
 
 
 def answer_twice(monkeypatch):

@@ -42,8 +42,8 @@ from headrace_serve.inference.requests import (
 )
 from headrace_serve.inference.steps import Outcome
 from headrace_serve.inference.streams import answers, parts_of
-from headrace_serve.models.following import Following
 from headrace_serve.models.repository import Repository
+from headrace_serve.models.updates import ModelUpdates
 from headrace_serve.monitoring.counters import Counters
 from headrace_serve.monitoring.failures import FailureLog
 from headrace_serve.monitoring.health_changes import HealthChanges
@@ -82,7 +82,7 @@ class Service(MemoryAccount):
 
     Attributes:
         models: The served models.
-        following: Has the models change where those who hold them change them.
+        updates: Has the models change where those who hold them change them.
         loop: The event loop. None before there is one.
         debug_errors: Whether clients get the text of every error.
         priority_default: The priority of requests that give none. As in Triton, 1 is the most urgent.
@@ -161,8 +161,8 @@ class Service(MemoryAccount):
             self.gate.listens(local=True)
         self.unpacking = UnpackingQueue()
         self.built_in = Process()
-        self.following = Following(self)
-        self.following.follow(models.held.models, given)
+        self.updates = ModelUpdates(self)
+        self.updates.follow(models.held.models, given)
 
     @property
     def extensions(self) -> tuple[str, ...]:
@@ -296,11 +296,11 @@ class Service(MemoryAccount):
         """
         if version or self.models.has(name):
             return name, version
-        return self.following.chosen(self.models, name, key)
+        return self.updates.chosen(self.models, name, key)
 
     def aliases(self) -> dict[str, dict[str, float]]:
         """Return the shares of each alias that is served."""
-        return self.following.aliases()
+        return self.updates.aliases()
 
     def described(self, name: str, version: str = "") -> Model:
         """Return a model of which clients are told, loaded or not.
@@ -321,7 +321,7 @@ class Service(MemoryAccount):
     def find(
         self, name: str, version: str = "", key: Callable[[], str] | None = None
     ) -> Model | None:
-        """Return a model that takes requests. None: `Following.wait` brings it. Arguments are those of `named`.
+        """Return a model that takes requests. None: `ModelUpdates.wait` brings it. Arguments are those of `named`.
 
         Raises:
             UnknownModelError: There is no such model or version.

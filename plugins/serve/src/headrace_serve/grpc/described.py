@@ -36,7 +36,7 @@ def _method(name: str, service: Service, calls: Calls, answer: Any) -> Any:
         except NotBuiltError as error:
             left_s = context.time_remaining()
             until_s = None if left_s is None else time.monotonic() + left_s
-            await service.following.wait(error.name, error.version, until_s=until_s)
+            await service.updates.wait(error.name, error.version, until_s=until_s)
             fields = answer(service, request)
         parsed = ParseDict(fields, answered(), ignore_unknown_fields=True)
         response: bytes = parsed.SerializeToString()

@@ -39,7 +39,7 @@ class Front:
         return await self.infer_with(model, received, context, line)
 
     async def wait(self, received: Received, context: Any, line: AccessLine) -> Model:
-        """Wait in the queue of a model until it has come, within the time of the request; the errors are those of `Following.wait`."""
+        """Wait in the queue of a model within the time of the request. The errors are those of `ModelUpdates.wait`."""
         service, message = self._service, received.message
         most_ms, given = service.limits.max_timeout_ms, message.parameters
         timeout_us = given["timeout"].int64_param if "timeout" in given else 0
@@ -52,7 +52,7 @@ class Front:
         ends_s += [] if line.until_s is None else [line.until_s]
         held = service.hold(0, received.size)
         try:
-            return await service.following.wait(
+            return await service.updates.wait(
                 received.model_name,
                 message.model_version,
                 lambda: headers_of(context).get("x-share-key", ""),

@@ -38,7 +38,7 @@ class Snapshot:
     """The state of the server at one moment. The event loop copies it, and another thread encodes it.
 
     Attributes:
-        counters, models, connections, ready, following: Of `Service`.
+        counters, models, connections, ready, updates: Of `Service`.
         own: Whether the metrics that code in this process has registered are left out.
         suffixed: Whether samples of counters get the suffix ``_total``, as OpenMetrics demands, whoever has named them.
         fixed: The label of all samples that names the worker process, whose numbers they are. Empty for a server of one.
@@ -51,7 +51,7 @@ class Snapshot:
         self.models: list[Model] = list(service.models)
         self.connections = service.connections()
         self.ready = service.ready
-        self.following = service.following
+        self.updates = service.updates
         self.own = service.metrics == "server"
         worker = service.worker
         self.fixed: dict[str, str] = {} if worker is None else {"worker": str(worker)}
@@ -85,12 +85,12 @@ class Snapshot:
 
     def _of_memory(self) -> Iterator[Any]:
         """Return the families of models that come and go, where models have a budget of memory."""
-        of = self.following.memory_of
+        of = self.updates.memory_of
         told = {(m.name, m.version): of(m.name, m.version) for m in self.models}
         sizes = {p: about["memory"]["bytes"] for p, about in told.items() if about.get("memory")}
         if not sizes:
             return
-        now, model = self.following.comings, ("model",)
+        now, model = self.updates.load_counts, ("model",)
         for name, counted, text in (
             ("models_loaded", now.loaded, "Loads of a model. A request without a load is a hit."),
             ("models_evicted", now.evicted, "How often a model has left for another one."),

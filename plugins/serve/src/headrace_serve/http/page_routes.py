@@ -103,7 +103,7 @@ async def _state(exchange: Exchange) -> Reply:
     state |= {
         "catalogue": live.revision(service.models),
         "ready": service.ready,
-        "exchanges": service.following.exchanges(),
+        "exchanges": service.updates.exchanges(),
         "in_flight": sum(service.counters.in_flight.values()) - 1,
     }
     return Reply.json(state)

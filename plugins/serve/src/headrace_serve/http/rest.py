@@ -96,10 +96,10 @@ def asgi(models: Any, **settings: Any) -> Starlette:
         if service is not None:
             service.built_in.check()
             service.loop = asyncio.get_running_loop()
-            service.following.look()
+            service.updates.look()
         yield
         if service is not None:
-            service.following.follow()
+            service.updates.follow()
             await asyncio.to_thread(service.models.close, _CLOSE_S)
 
     try:
@@ -469,7 +469,7 @@ async def _metadata(exchange: Exchange) -> Reply:
     model = await _model(exchange)
     service = exchange.service
     told = described.model_metadata(service.models, model)
-    return Reply.json({**told, **service.following.memory_of(model.name, model.version)})
+    return Reply.json({**told, **service.updates.memory_of(model.name, model.version)})
 
 
 async def _config(exchange: Exchange) -> Reply:

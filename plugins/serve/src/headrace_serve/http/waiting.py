@@ -48,7 +48,7 @@ async def wait(exchange: Exchange, body: bytes | None = None) -> tuple[Model, by
         body: The body, if it was received. None: it is received now, since it may say how long the request may take.
 
     Raises:
-        HeadraceError: As `headrace_serve.models.following.Following.wait` raises it, and `Exchange.body` and `Exchange.admit`.
+        HeadraceError: As `headrace_serve.models.updates.ModelUpdates.wait` raises it, `Exchange.body` and `Exchange.admit`.
         DisconnectedError: The client went away.
     """
     exchange.give_place_back()
@@ -73,7 +73,7 @@ async def wait_for(
     times_s += [] if most_ms is None else [most_ms / 1e3]
     if times_s and line.until_s is None:
         line.until_s = time.monotonic() + min(times_s)
-    waiting = exchange.service.following
+    waiting = exchange.service.updates
     work = waiting.wait(name, version, exchange.share_key, line.until_s)
     return await exchange.while_connected(work)
 

@@ -181,7 +181,7 @@ def index(service: Service, *, only_ready: bool = False) -> list[dict[str, str]]
             reason = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
             rows.append({"name": alias, "version": "", "state": "ALIAS", "reason": reason})
         for name, version in sorted(models.lazy):
-            why = service.following.last_failure(name, version)
+            why = service.updates.last_failure(name, version)
             reason = f"its last build has failed: {why}" if why else "its first request builds it"
             rows.append(
                 {"name": name, "version": version, "state": "UNAVAILABLE", "reason": reason}

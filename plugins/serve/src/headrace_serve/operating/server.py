@@ -309,7 +309,7 @@ class Server:
 
     def _follow(self) -> None:
         """Serve from now on what those change by themselves who hold the models."""
-        self._service.following.look()
+        self._service.updates.look()
         if self._watch:
             folder = None if isinstance(self._watch, bool) else self._watch
             self._service.models.held.models.watch(folder)
@@ -379,7 +379,7 @@ class Server:
             finally:
                 new.drop()
             self._keys = keys
-            service.following.look()
+            service.updates.look()
             new.wait(_OLD_S)
 
     def counting_reload(self) -> contextlib.AbstractContextManager[None]:
@@ -397,7 +397,7 @@ class Server:
             service, old = self._service, self._service.models
             service.models, service.given, service.keys = new, given, keys
             new.switch(old)
-            service.following.follow(new.held.models, given)
+            service.updates.follow(new.held.models, given)
             service.changes.notify()
 
     def drain(self) -> None:
@@ -492,7 +492,7 @@ class Server:
         self._stopping = asyncio.create_task(stopping)
         await end_connections(self._state, timeout)
         await self._service.end(max(0.0, ends - time.monotonic()))
-        self._service.following.follow()
+        self._service.updates.follow()
 
     async def _cut_off(self) -> None:
         """Answer the requests that were cut off, and end all connections."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headrace_serve.models.catalogue import Catalogue
     from headrace_serve.models.model import Model
 
-__all__ = ["Comings", "Following", "is_deleted"]
+__all__ = ["LoadCounts", "ModelUpdates", "is_deleted"]
 
 logger = logging.getLogger("headrace.serve")
 
@@ -53,7 +53,7 @@ class Served(Protocol):
         """Send a version no requests from now on; None: there is no such version any more."""
 
 
-class Comings:
+class LoadCounts:
     """Counts which models have come, and have left for others.
 
     Attributes:
@@ -79,12 +79,12 @@ class Comings:
             self.took_s[change.name] += time.monotonic() - since_s
 
 
-class Following:
+class ModelUpdates:
     """Has a service serve what those hold that it follows: `headrace_models.Models`, and managers like it.
 
     Attributes:
         sources: Those that it follows.
-        comings: What has come and gone since.
+        load_counts: What has come and gone since.
     """
 
     def __init__(self, service: Served) -> None:
@@ -93,7 +93,7 @@ class Following:
         self._unready: dict[str, str] = {}
         self._refused: set[tuple[str, str]] = set()
         self.sources: list[Any] = []
-        self.comings = Comings()
+        self.load_counts = LoadCounts()
 
     def follow(self, *sources: Any) -> None:
         """Hear of the changes of these from now on, and of no others."""
@@ -146,7 +146,7 @@ class Following:
         """Take a change, in the thread that makes it and that waits for this."""
         if change.reason and change.state in {"failed", "ready"}:  # ready: its update has failed
             logger.warning("model %r: %s", f"{change.name}:{change.version}", change.reason)
-        self.comings.note(change)
+        self.load_counts.note(change)
         if change.state != "loading":
             self._sync(source, change.name, change.replaces)
             self._tell_ready()
