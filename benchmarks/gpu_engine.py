@@ -26,8 +26,8 @@ class EngineBench:
     """
 
     def __init__(self, folder: Path, *, quick: bool) -> None:
-        from headrace_trt.cuda import load_cuda
-        from headrace_trt.library import find_library
+        from headrace_trt.libraries.cuda import load_cuda
+        from headrace_trt.libraries.tensorrt import find_library
 
         self.folder = folder
         self.quick = quick
@@ -40,9 +40,9 @@ class EngineBench:
 
     def built(self, model: Path, **settings: Any) -> Any:
         """Return an engine, built or out of the cache."""
-        from headrace_trt.engine import load_plan
-        from headrace_trt.obtaining import build_engine
-        from headrace_trt.settings import BuildSettings
+        from headrace_trt.building.obtaining import build_engine
+        from headrace_trt.building.settings import BuildSettings
+        from headrace_trt.engines.engine import load_plan
 
         found = build_engine(
             BuildSettings(model=model, **settings),
@@ -53,7 +53,7 @@ class EngineBench:
 
     def alone(self, engine: Any, rows: int, *, streams: int, graph: bool = False) -> Any:
         """Measure an engine by the loop of trtexec."""
-        from headrace_trt.signature import read_signature
+        from headrace_trt.engines.signature import read_signature
         from headrace_trt.tools.benching import bench_engine
 
         (port,) = read_signature(engine).inputs

@@ -134,8 +134,8 @@ def _onnxruntime(bench: EngineBench, model: Path) -> Iterator[tuple[str, Any]]:
     if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
         print("table: this build of ONNX Runtime has no CUDAExecutionProvider")
         return
-    from headrace_trt.network import prepare_model
-    from headrace_trt.settings import BuildSettings
+    from headrace_trt.building.network import prepare_model
+    from headrace_trt.building.settings import BuildSettings
 
     half = bench.folder / f"{model.stem}_fp16.onnx"
     onnx.save(prepare_model(BuildSettings(model=model, precision="fp16")), half)
@@ -183,7 +183,7 @@ def _torch() -> Iterator[tuple[str, Any]]:
 def resident(cuda: Any, shape: tuple[int, ...]) -> Any:
     """Return an array of random numbers on the device."""
     from headrace_tensors.device_arrays import DeviceArray, StreamRef
-    from headrace_trt.memory import DevicePool, Stream
+    from headrace_trt.running.memory import DevicePool, Stream
 
     stream = Stream(cuda)
     pool = DevicePool(cuda, stream.handle, 0)

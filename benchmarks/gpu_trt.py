@@ -87,11 +87,11 @@ class Bench(EngineBench):
     def overhead(self) -> None:
         """Show what gathering, running and splitting cost the host beyond the bare loop."""
         from headrace_tensors.device_arrays import DeviceArray, StreamRef
-        from headrace_trt.gathering import Gathering
-        from headrace_trt.memory import DevicePool, Stream
-        from headrace_trt.options import InferOptions
-        from headrace_trt.runner import Runner
-        from headrace_trt.signature import read_signature
+        from headrace_trt.engines.signature import read_signature
+        from headrace_trt.running.gathering import Gathering
+        from headrace_trt.running.memory import DevicePool, Stream
+        from headrace_trt.running.options import InferOptions
+        from headrace_trt.running.runner import Runner
 
         engine = self.built(tiny(self.folder), min=1, max=32, optimization_level=0)
         signature = read_signature(engine)

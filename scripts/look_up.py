@@ -18,13 +18,14 @@ import public_names
 
 import headrace
 from headrace import errors
-from headrace_cli import app, console, plugin_commands
-from headrace_cli.codes import CODES
+from headrace_cli import app, console
+from headrace_cli.commands.schema import json_schema
+from headrace_cli.installed import plugin_commands
+from headrace_cli.lint.codes import CODES
 from headrace_cli.names import COMMANDS
-from headrace_cli.schema import json_schema
-from headrace_serve.counters import Counters
 from headrace_serve.http.metrics import Snapshot, encoded
 from headrace_serve.models.following import Comings
+from headrace_serve.monitoring.counters import Counters
 from headrace_text import table as folders
 from headrace_triton.schema import MESSAGES
 

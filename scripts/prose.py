@@ -93,7 +93,10 @@ def guides() -> list[Path]:
 
 
 def docstrings() -> list[str]:
-    """Return the docstrings of all public classes and functions, without their examples."""
+    """Return the docstrings of all public classes and functions, without their examples.
+
+    The descriptions of options are left out as well: they are cells of tables, in the catalogue and in `headrace plugins info`.
+    """
     public = json.loads((ROOT / "scripts" / "public_names.json").read_text(encoding="utf-8"))
     names = {name for module in public["modules"].values() for name in module} | {
         *public["backends"]
@@ -103,11 +106,16 @@ def docstrings() -> list[str]:
         for path in sorted((ROOT / folder / "src").rglob("*.py")):
             tree = ast.parse(path.read_text(encoding="utf-8"))
             found += [
-                _EXAMPLE.sub("", ast.get_docstring(node) or "").replace("\n    ", "\n")
+                _EXAMPLE.sub("", _without_options(node)).replace("\n    ", "\n")
                 for node in ast.walk(tree)
                 if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and node.name in names
             ]
     return found
+
+
+def _without_options(node: ast.ClassDef | ast.FunctionDef) -> str:
+    text = ast.get_docstring(node) or ""
+    return text.partition("\nAttributes:\n")[0] if node.name == "Options" else text
 
 
 def _show(name: str, prose: Prose, words: int) -> None:

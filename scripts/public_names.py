@@ -24,7 +24,8 @@ import catalogue
 import distributions
 
 import headrace
-from headrace_cli import app, console, plugin_commands
+from headrace_cli import app, console
+from headrace_cli.installed import plugin_commands
 from headrace_cli.names import COMMANDS
 
 FILE = Path(__file__).resolve().with_suffix(".json")

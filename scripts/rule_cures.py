@@ -23,7 +23,7 @@ CURES: dict[str, tuple[str, str]] = {
     ),
     "options-described": (
         "An option has no description, or a number has no unit.",
-        'Write `Field(..., description="... in ms.")`.',
+        "Write a line for it in the section `Attributes` of the docstring of `Options`, as `wait_ms: How long, in ms.`",
     ),
     "options-strict": (
         "The class takes options that it does not have.",

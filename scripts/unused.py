@@ -28,7 +28,10 @@ _TABLES = {
         "headrace_serve.models.entries",
         ("ModelEntry", "InputEntry", "OutputEntry", "FieldEntry"),
     ),
-    "plugins/vision": ("headrace_vision.tables", ("VisionConfig", "SourceTable", "ModelTable")),
+    "plugins/vision": (
+        "headrace_vision.file.tables",
+        ("VisionConfig", "SourceTable", "ModelTable"),
+    ),
 }
 """The classes whose fields are keys of the tables that a distribution reads, by its folder."""
 

@@ -228,7 +228,7 @@ def test_the_client_of_servers_reads_an_answer_in_pieces(status, monkeypatch):
 
 @pytest.mark.gpu
 def test_gpu_trt_runs_every_part(tmp_path):
-    from headrace_trt.cuda import load_cuda
+    from headrace_trt.libraries.cuda import load_cuda
 
     if not load_cuda().device_count():
         pytest.skip("no CUDA device")

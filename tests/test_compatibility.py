@@ -16,28 +16,32 @@ ROOT = Path(__file__).resolve().parents[1]
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not shutil.which("git"), reason="needs git")]
 
 SAID = {
-    ("plugins/cv/src/headrace_cv/boxes.py", "*, iou_threshold: float", "*, iou: float"): (
+    ("plugins/cv/src/headrace_cv/functions/boxes.py", "*, iou_threshold: float", "*, iou: float"): (
         "headrace-cv: headrace_cv.nms: parameter was removed (iou_threshold)"
     ),
     ("plugins/cv/src/headrace_cv/__init__.py", '    "top_k",\n', ""): (
         "headrace-cv: headrace_cv.top_k is gone"
     ),
-    ("plugins/cv/src/headrace_cv/boxes.py", "max_boxes: int | None = None", "max_boxes: int = 9"): (
-        "headrace-cv: headrace_cv.filter_detections: parameter default was changed (max_boxes)"
-    ),
+    (
+        "plugins/cv/src/headrace_cv/functions/boxes.py",
+        "max_boxes: int | None = None",
+        "max_boxes: int = 9",
+    ): ("headrace-cv: headrace_cv.filter_detections: parameter default was changed (max_boxes)"),
     ("plugins/cv/src/headrace_cv/detection.py", "iou_threshold: float", "threshold: float"): (
         "backends > NMS > iou_threshold is gone"
     ),
-    ("plugins/flow/pyproject.toml", 'Once = "headrace_flow.once', 'Twice = "headrace_flow.once'): (
-        "backends > Once is gone"
-    ),
+    (
+        "plugins/flow/pyproject.toml",
+        'Once = "headrace_flow.caching.once',
+        'Twice = "headrace_flow.caching.once',
+    ): ("backends > Once is gone"),
     ("core/src/headrace/errors.py", 'code = "deadline"', 'code = "late"'): (
         "codes > deadline is gone"
     ),
-    ("core/src/headrace/_run/statistics.py", '"waiting": waiting', '"queued": waiting'): (
+    ("core/src/headrace/_run/records/statistics.py", '"waiting": waiting', '"queued": waiting'): (
         "stats > nodes > main > waiting is gone"
     ),
-    ("cli/src/headrace_cli/conformance.py", '"--certificate"', '"--certified"'): (
+    ("cli/src/headrace_cli/commands/conformance.py", '"--certificate"', '"--certified"'): (
         "commands > conformance > --certificate is gone"
     ),
     ("cli/src/headrace_cli/console.py", "\nWRONG = 2\n", "\nWRONG = 3\n"): (

@@ -7,7 +7,7 @@ import re
 import sys
 from pathlib import Path
 
-from headrace_cli import plugin_commands
+from headrace_cli.installed import plugin_commands
 from headrace_cli.names import COMMANDS
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
@@ -31,7 +31,9 @@ def below(command):
 
 def options_and_commands():
     """Return the options that typer reads, and the commands, from the sources of both."""
-    own = [getattr(importlib.import_module(f"headrace_cli.{name}"), name) for name in COMMANDS]
+    own = [
+        getattr(importlib.import_module(f"headrace_cli.commands.{name}"), name) for name in COMMANDS
+    ]
     names = [name for name, _ in plugin_commands.commands_of_plugins()]
     commands = [
         *map(plugin_commands.made_command, own),

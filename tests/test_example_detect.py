@@ -190,7 +190,7 @@ def test_every_command_of_the_readme_on_a_device(example, tmp_path):
     """Boxes within 0.99 of ONNX Runtime's, text within 0.5 % of its characters."""
     for needed in ("skimage", "typer", "rich"):
         pytest.importorskip(needed)
-    from headrace_trt.cuda import load_cuda
+    from headrace_trt.libraries.cuda import load_cuda
 
     if not load_cuda().device_count():
         pytest.skip("no CUDA device")

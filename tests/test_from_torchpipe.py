@@ -51,7 +51,7 @@ def test_the_file_that_it_becomes_is_accepted(load):
 
 
 def test_the_names_that_the_page_gives_in_place_of_others_are_there():
-    onnx2tensorrt = pytest.importorskip("headrace_trt.onnx2tensorrt").Onnx2Tensorrt
+    onnx2tensorrt = pytest.importorskip("headrace_trt.backends.onnx2tensorrt").Onnx2Tensorrt
     letterbox = pytest.importorskip("headrace_cv.letterbox").LetterBoxMat
     words = {*CORE_BACKENDS, *KNOWN_ELSEWHERE}
     given = [cell for row in rows("Backends") for cell in NAME.findall(row[1])]

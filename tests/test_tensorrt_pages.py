@@ -131,7 +131,8 @@ def test_polygraphy_knows_the_flags_of_what_needs_a_device():
 
 def test_every_option_of_a_page_exists():
     from headrace._language.config.sections import NodeKeys
-    from headrace_trt.options import BuildOptions, InferOptions, LoadOptions
+    from headrace_trt.backends.options import BuildOptions, LoadOptions
+    from headrace_trt.running.options import InferOptions
 
     classes = (BuildOptions, InferOptions, LoadOptions, NodeKeys)
     known = {name for cls in classes for name in cls.model_fields}
@@ -154,8 +155,8 @@ def test_programs_that_need_a_device_are_python():
 def test_a_page_on_a_device(page, model, tmp_path):
     for needed in ("onnxruntime", "typer", "rich"):
         pytest.importorskip(needed)
-    from headrace_trt.cuda import load_cuda
-    from headrace_trt.library import find_library
+    from headrace_trt.libraries.cuda import load_cuda
+    from headrace_trt.libraries.tensorrt import find_library
 
     if not load_cuda().device_count():
         pytest.skip("no CUDA device")

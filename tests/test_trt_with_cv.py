@@ -5,8 +5,8 @@ import pytest
 
 import headrace
 from headrace_cv.tensor import Mat2Tensor
-from headrace_trt.onnx2tensorrt import _settings
-from headrace_trt.options import BuildOptions
+from headrace_trt.backends.onnx2tensorrt import _settings
+from headrace_trt.backends.options import BuildOptions
 
 NORMALIZE = {"mean": 127.5, "std": [64.0, 60.0, 50.0]}
 

@@ -36,7 +36,7 @@ class PageEventsAlarm(headrace.Backend):
 def run(folder, name, codec, begin_s, monkeypatch):
     """Record a source whose pictures come by a clock of the test."""
     clock = itertools.count(round(10 * begin_s))
-    monkeypatch.setattr("headrace_vision.source.utc", lambda: next(clock) / 10)
+    monkeypatch.setattr("headrace_vision.reading.source.utc", lambda: next(clock) / 10)
     sinks = [
         headrace_vision.SaveJSONL(folder / "all.jsonl"),
         headrace_vision.SaveVideo(folder / "clips", before_s=0.5, after_s=0.5, codec=codec),

@@ -119,7 +119,7 @@ def apart(function: Callable[..., _T], *args: Any) -> _T:
 
 def context_bytes(device: str) -> int:
     """Return the bytes in use on a device while this process has an empty context of CUDA there."""
-    from headrace_trt.cuda import load_cuda
+    from headrace_trt.libraries.cuda import load_cuda
 
     cuda = load_cuda()
     cuda.set_device(int(device.partition(":")[2]))

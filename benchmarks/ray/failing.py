@@ -16,9 +16,9 @@ from typing import Any
 from benchmarks.load import arguments, environment, print_environment, save
 
 import headrace
-from headrace_observe.arrivals import poisson
-from headrace_observe.bench import LoadSpec, measure_loads
-from headrace_observe.measurement import Plan, Point
+from headrace_observe.bench.arrivals import poisson
+from headrace_observe.bench.benchmark import LoadSpec, measure_loads
+from headrace_observe.bench.measurement import Plan, Point
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import headrace
 from headrace._language.registry.registry import registry
 from headrace_cli.app import app
-from headrace_cli.plugins import list_
+from headrace_cli.commands.plugins import list_
 
 
 def headrace_says(*args, **env):

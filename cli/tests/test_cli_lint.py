@@ -9,9 +9,9 @@ from typing import TypedDict
 import pytest
 
 import headrace
-from headrace_cli import lint
-from headrace_cli.codes import CODES
-from headrace_cli.lint import warnings_about
+from headrace_cli.lint import warnings as lint
+from headrace_cli.lint.codes import CODES
+from headrace_cli.lint.warnings import warnings_about
 
 
 class Sized(headrace.Backend):
@@ -375,10 +375,8 @@ def test_a_row_in_the_wrong_order_is_told_by_its_documentation(row, wrong):
 
 
 def test_each_code_of_the_sources_is_on_the_page():
-    folder = Path(lint.__file__).parent
-    written = re.findall(
-        r'(?:yield|\]\)?, ) ?"(\w+)", "\w+"', (folder / "lint.py").read_text("utf-8")
-    )
+    text = Path(lint.__file__).read_text("utf-8")
+    written = re.findall(r'(?:yield|\]\)?, ) ?"(\w+)", "\w+"', text)
     assert {*written} <= {*CODES}
     assert len({*written}) >= 10
 

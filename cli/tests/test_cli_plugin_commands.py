@@ -12,8 +12,8 @@ import typer
 from typer.testing import CliRunner
 
 import headrace
-from headrace_cli import plugin_commands
 from headrace_cli.app import app
+from headrace_cli.installed import plugin_commands
 from headrace_cli.names import COMMANDS as OWN_COMMANDS
 from headrace_cli.names import GROUPS
 

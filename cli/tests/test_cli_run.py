@@ -21,12 +21,12 @@ import pytest
 from typer.testing import CliRunner
 
 import headrace
-from headrace_cli import results as results_module
-from headrace_cli import run as run_module
 from headrace_cli.app import app
+from headrace_cli.commands import run as run_module
 from headrace_cli.console import WrongArgument
 from headrace_cli.inputs import Input, expand
 from headrace_cli.interrupts import Interrupts
+from headrace_cli.results import printer as results_module
 from headrace_testing import Blocking
 
 FAILS_LATE_S = 600.0

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from headrace._language.config.sections import LINK_KEYS, NODE_KEYS
-from headrace_cli.schema import json_schema
+from headrace_cli.commands.schema import json_schema
 
 jsonschema = pytest.importorskip("jsonschema")
 

@@ -18,7 +18,7 @@ from headrace._language.registry.registry import registry
 from headrace_cli.app import app
 from headrace_cli.console import print_data
 from headrace_cli.inputs import Input
-from headrace_cli.output import Output, suffix_of
+from headrace_cli.results.files import Output, suffix_of
 
 LOG: list[str] = []
 
@@ -535,7 +535,7 @@ def test_a_result_is_counted_when_ctrl_c_comes_right_after_its_line(write, monke
         if line.startswith("b.txt"):
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("headrace_cli.results.print_data", print_and_interrupt)
+    monkeypatch.setattr("headrace_cli.results.printer.print_data", print_and_interrupt)
     write(a_txt="x", b_txt="y", c_txt="z")
     result = says("run", "S[Say(word=hello)]", "a.txt", "b.txt", "c.txt")
     assert (result.exit_code, len(result.stdout.splitlines())) == (130, 2)

@@ -32,7 +32,7 @@ NEAR = {
 def lines_near(program, core=Path(headrace.__file__).parent):
     """Return the files of core, or of a copy of it, in which the promise of a program is kept."""
     near = NEAR[program.partition(".")[0]]
-    return [str(core / "_run" / f"{module}.py") for module in near]
+    return [str(path) for module in near for path in (core / "_run").rglob(f"{module}.py")]
 
 
 ALONE = ("futures", "graphs", "one_node", "queues", "standby")

@@ -13,18 +13,22 @@ from headrace._language.building import builder
 from headrace._language.building.parts import CloseStack
 from headrace._language.registry.discovery import ELSEWHERE
 from headrace._language.registry.registry import registry
-from headrace._run import batch as batches
-from headrace._run import deadlocks, dispatch, pipeline, runners, standby, threads, walk
+from headrace._run import pipeline
 from headrace._run import process as at_exit
-from headrace._run.box import Box, ask
+from headrace._run.batches import batch as batches
+from headrace._run.batches import dispatch, runners, standby
+from headrace._run.batches.instance import Instance
 from headrace._run.closing import Pass
-from headrace._run.current import entries_of
 from headrace._run.engine import Engine
-from headrace._run.failures import FailureLog
-from headrace._run.instance import Instance
+from headrace._run.graph import walk
 from headrace._run.node import Node
-from headrace._run.statistics import Tally, Timings
-from headrace._run.threads import Pool
+from headrace._run.records.failures import FailureLog
+from headrace._run.records.statistics import Tally, Timings
+from headrace._run.requests import deadlocks
+from headrace._run.requests.current import entries_of
+from headrace._run.steps import threads
+from headrace._run.steps.box import Box, ask
+from headrace._run.steps.threads import Pool
 from headrace_testing import FakeClock
 
 KNOWN_ELSEWHERE, KNOWN_POLICIES = ELSEWHERE["backends"], ELSEWHERE["policies"]

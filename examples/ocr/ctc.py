@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pydantic import Field
-
 import headrace
 
 
@@ -19,9 +17,13 @@ class CtcText(headrace.Backend):
     """
 
     class Options(headrace.Options):
-        """What the classes of the model mean."""
+        """What the classes of the model mean.
 
-        charset: headrace.FilePath = Field(description="UTF-8 text file, one character per line")
+        Attributes:
+            charset: UTF-8 text file, one character per line
+        """
+
+        charset: headrace.FilePath
 
     def init(self, options: Options, context: headrace.InitContext) -> None:
         """Read the charset."""

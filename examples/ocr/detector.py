@@ -87,13 +87,17 @@ class FitPage(headrace.Backend):
     """
 
     class Options(headrace.Options):
-        """How large, how small and how flat a page may be."""
+        """How large, how small and how flat a page may be.
 
-        max_side: int = Field(default=2000, ge=STRIDE, description="Longest side, in pixels")
-        min_side: int = Field(default=30, ge=1, description="Shortest side, in pixels")
-        max_aspect: float = Field(
-            default=8.0, gt=0, description="Flatter ones get space: width by height (a ratio)"
-        )
+        Attributes:
+            max_side: Longest side, in pixels
+            min_side: Shortest side, in pixels
+            max_aspect: Flatter ones get space: width by height (a ratio)
+        """
+
+        max_side: int = Field(default=2000, ge=STRIDE)
+        min_side: int = Field(default=30, ge=1)
+        max_aspect: float = Field(default=8.0, gt=0)
 
     rerun = True
     writes = ("result", "fit")
@@ -149,14 +153,15 @@ class DetectorMat(headrace.Backend):
     """
 
     class Options(headrace.Options):
-        """How small a page may be."""
+        """How small a page may be.
 
-        min_side: int = Field(
-            default=736, ge=STRIDE, description="Pages with a shorter side are enlarged, in pixels"
-        )
-        longest: int = Field(
-            default=8000, ge=STRIDE, description="No side is enlarged beyond it, in pixels"
-        )
+        Attributes:
+            min_side: Pages with a shorter side are enlarged, in pixels
+            longest: No side is enlarged beyond it, in pixels
+        """
+
+        min_side: int = Field(default=736, ge=STRIDE)
+        longest: int = Field(default=8000, ge=STRIDE)
 
     rerun = True
     writes = ("result", "page_size")
@@ -191,16 +196,19 @@ class DbBoxes(headrace.Backend):
     """
 
     class Options(headrace.Options):
-        """What counts as text, and how much larger than its core a line is."""
+        """What counts as text, and how much larger than its core a line is.
 
-        threshold: float = Field(default=0.3, description="Pixels above it are text, 0 to 1")
-        box_threshold: float = Field(
-            default=0.5, description="Boxes with a lower mean are dropped, 0 to 1"
-        )
-        unclip_ratio: float = Field(
-            default=1.6, gt=0, description="Growth: this times the area by the circumference"
-        )
-        max_boxes: int = Field(default=1000, ge=1, description="Most boxes looked at in a page")
+        Attributes:
+            threshold: Pixels above it are text, 0 to 1
+            box_threshold: Boxes with a lower mean are dropped, 0 to 1
+            unclip_ratio: Growth: this times the area by the circumference
+            max_boxes: Most boxes looked at in a page
+        """
+
+        threshold: float = 0.3
+        box_threshold: float = 0.5
+        unclip_ratio: float = Field(default=1.6, gt=0)
+        max_boxes: int = Field(default=1000, ge=1)
 
     rerun = True
     reads = ("data", "page_size")

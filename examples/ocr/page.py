@@ -24,10 +24,15 @@ class OrientationInput(headrace.Backend):
     """
 
     class Options(headrace.Options):
-        """What the classifier reads."""
+        """What the classifier reads.
 
-        height: int = Field(default=48, ge=1, description="Height of its input, in pixels")
-        width: int = Field(default=192, ge=1, description="Width of its input, in pixels")
+        Attributes:
+            height: Height of its input, in pixels
+            width: Width of its input, in pixels
+        """
+
+        height: int = Field(default=48, ge=1)
+        width: int = Field(default=192, ge=1)
 
     rerun = True
     writes = ("result", "line")
@@ -60,11 +65,13 @@ class UprightLine(headrace.Backend):
     """
 
     class Options(headrace.Options):
-        """When to turn."""
+        """When to turn.
 
-        turn_above: float = Field(
-            default=0.9, description="Lines are turned that are wrong more probably, 0 to 1"
-        )
+        Attributes:
+            turn_above: Lines are turned that are wrong more probably, 0 to 1
+        """
+
+        turn_above: float = 0.9
 
     rerun = True
     reads = ("data", "line")
@@ -94,9 +101,13 @@ class PageText(headrace.Backend):
     """
 
     class Options(headrace.Options):
-        """What is kept."""
+        """What is kept.
 
-        min_confidence: float = Field(default=0.5, description="Lines below it are dropped, 0 to 1")
+        Attributes:
+            min_confidence: Lines below it are dropped, 0 to 1
+        """
+
+        min_confidence: float = 0.5
 
     rerun = True
     reads = ("data", "boxes", "fit")

@@ -18,7 +18,8 @@ import headrace
 import headrace_testing
 from headrace._language.registry.registry import registry
 from headrace_cli.app import app
-from headrace_testing.conformance import rules, rules_life
+from headrace_testing.conformance import rules
+from headrace_testing.conformance.backend_rules import life as rules_life
 from headrace_testing.conformance.probe import Probe
 
 pytest_plugins = ["pytester"]

@@ -13,7 +13,7 @@ import pytest
 import headrace
 from headrace_testing import BackendConformance
 from headrace_testing.conformance import certify_apart, rules
-from headrace_testing.conformance.apart import _Judged
+from headrace_testing.conformance.own_process import _Judged
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "fork") or sys.platform == "darwin", reason="judged in this process there"

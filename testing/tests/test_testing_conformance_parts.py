@@ -19,7 +19,9 @@ from pydantic import Field
 import headrace
 from headrace.errors import BackendError, InputError, SetupError
 from headrace_testing import BackendConformance, certify
-from headrace_testing.conformance import ConformanceRun, rules, rules_docs, rules_process
+from headrace_testing.conformance import ConformanceRun, rules
+from headrace_testing.conformance.backend_rules import docs as rules_docs
+from headrace_testing.conformance.backend_rules import process as rules_process
 from headrace_testing.conformance.memory import shares_memory
 from headrace_testing.conformance.outcome import Broken
 from headrace_testing.conformance.settings import restore, settings
@@ -230,7 +232,7 @@ def test_arrays_are_compared_by_dtype_shape_and_numbers():
     ],
 )
 def test_the_range_in_a_docstring_is_read(text, found):
-    from headrace_testing.conformance.rules_docs import _range_of
+    from headrace_testing.conformance.backend_rules.docs import _range_of
 
     assert _range_of(text) == found
 
@@ -259,7 +261,7 @@ Batch:
 
 @pytest.mark.parametrize("doc", DOCSTRINGS.values(), ids=DOCSTRINGS)
 def test_sections_of_other_styles_are_read(doc):
-    from headrace_testing.conformance.rules_docs import _range_of, entries, sections
+    from headrace_testing.conformance.backend_rules.docs import _range_of, entries, sections
 
     found = sections(doc)
     assert list(found) == ["Reads", "Batch"]

@@ -15,13 +15,10 @@ import pytest
 
 import headrace
 from headrace_testing import certify
-from headrace_testing.conformance import (
-    ConformanceRun,
-    rules,
-    rules_left,
-    rules_life,
-    rules_process,
-)
+from headrace_testing.conformance import ConformanceRun, rules
+from headrace_testing.conformance.backend_rules import leftovers as rules_left
+from headrace_testing.conformance.backend_rules import life as rules_life
+from headrace_testing.conformance.backend_rules import process as rules_process
 from headrace_testing.conformance.probe import Probe, probe
 from headrace_testing.conformance.requirements import distributions_of, not_required
 from headrace_testing.conformance.settings import restore, settings

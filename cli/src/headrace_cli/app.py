@@ -11,8 +11,7 @@ import headrace
 from headrace.errors import nearest
 from headrace_cli.arguments import CONTEXT_SETTINGS, EXITS
 from headrace_cli.console import print_data
-from headrace_cli.names import COMMANDS, COMMANDS_ELSEWHERE, GROUPS, how_to_install
-from headrace_cli.plugin_commands import (
+from headrace_cli.installed.plugin_commands import (
     BELOW,
     KNOWN_COMMANDS,
     command_named,
@@ -20,8 +19,9 @@ from headrace_cli.plugin_commands import (
     for_completion,
     made_command,
 )
+from headrace_cli.installed.summaries import summary
+from headrace_cli.names import COMMANDS, COMMANDS_ELSEWHERE, GROUPS, how_to_install
 from headrace_cli.reporting import Commands
-from headrace_cli.summaries import summary
 
 if TYPE_CHECKING:
     from headrace.plugins import Plugin
@@ -38,7 +38,7 @@ class AllCommands(Commands):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command by name; plugins are asked only for names that this package does not have."""
         if cmd_name in COMMANDS:
-            found = getattr(importlib.import_module(f"headrace_cli.{cmd_name}"), cmd_name)
+            found = getattr(importlib.import_module(f"headrace_cli.commands.{cmd_name}"), cmd_name)
             return made_command(found, epilog=EXITS)
         return None if cmd_name.startswith("-") else command_named(cmd_name)
 

@@ -21,7 +21,7 @@ COMMANDS = {
     "plugins": "Show what is installed, what a backend takes, and what is wrong.",
     "new": "Start a backend or a service of your own from a template.",
 }
-"""The commands of this package, each in the module of its name; plugins cannot replace them."""
+"""The commands of this package, each in the module of its name below ``commands``; plugins cannot replace them."""
 
 COMMANDS_ELSEWHERE = {
     "validate": "check",

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from headrace._language.expression.parser import parse
     from headrace._language.plan.pipeline_config import PipelineConfig, explain
     from headrace._language.registry.registry import register
-    from headrace._run.checked import PENDING
+    from headrace._run.contract.checked import PENDING
     from headrace._run.pipeline import Pipeline
 
 __all__ = [
@@ -67,7 +67,7 @@ _HOME = {
     "_language.building.compose": "pipe",
     "_run.pipeline": "Pipeline",
     "_language.contract.backend": "Backend InitContext",
-    "_run.checked": "PENDING",
+    "_run.contract.checked": "PENDING",
     "_language.contract.options": "FilePath Options OutputPath",
     "_language.expression.parser": "parse",
     "_language.plan.pipeline_config": "PipelineConfig explain",

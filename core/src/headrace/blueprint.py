@@ -26,10 +26,10 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Protocol
 
+from headrace._run.batches.instance import Instance
 from headrace._run.blueprint import Blueprint, BuiltNode, NodeBlueprint, Schedule
-from headrace._run.checked import Checked, Outcomes, range_problem
-from headrace._run.instance import Instance
-from headrace._run.policies import (
+from headrace._run.contract.checked import Checked, Outcomes, range_problem
+from headrace._run.contract.policies import (
     BatchPolicy,
     BestFit,
     Cut,
@@ -39,7 +39,7 @@ from headrace._run.policies import (
     Queue,
     Waiting,
 )
-from headrace._run.settings import Limits, Links
+from headrace._run.contract.settings import Limits, Links
 from headrace._texts import error_text
 from headrace.errors import HeadraceError, SetupError, among
 from headrace.keys import Request

@@ -5,7 +5,7 @@ model that is still to be built does, gives a `RelayFuture`. A backend that answ
 `Handle` from ``context.request.keep(request)``: see `headrace.InitContext`.
 """
 
-from headrace._run.futures import RelayFuture, RequestFuture
-from headrace._run.keeping import Handle
+from headrace._run.requests.futures import RelayFuture, RequestFuture
+from headrace._run.requests.keeping import Handle
 
 __all__ = ["Handle", "RelayFuture", "RequestFuture"]

@@ -164,7 +164,7 @@ from contextlib import contextmanager
 import pluggy
 
 from headrace._run.pipeline import Pipeline  # noqa: TC001 - a program may read the annotations
-from headrace._run.probes import PROBE_METHODS, BatchRecord, BatchRequest, GuardedProbe
+from headrace._run.records.probes import PROBE_METHODS, BatchRecord, BatchRequest, GuardedProbe
 
 __all__ = [
     "BatchRecord",
@@ -361,8 +361,8 @@ def attached(pipeline: Pipeline, probe: object) -> Iterator[None]:
     if isinstance(probe, type):
         raise TypeError(f"a probe is an object: attached(pipe, {probe.__name__}(...))")
     if not any(callable(getattr(probe, name, None)) for name in PROBE_METHODS):
-        wanted = " or ".join(PROBE_METHODS)
-        raise TypeError(f"{type(probe).__name__} is no probe: it has no {wanted}")
+        methods = " or ".join(PROBE_METHODS)
+        raise TypeError(f"{type(probe).__name__} is no probe: it has no {methods}")
     guarded = GuardedProbe(type(probe).__name__, probe)
     try:
         pipeline._attach(guarded)

@@ -16,11 +16,11 @@ from typing import Any
 
 from headrace._language.building.elsewhere import ChildConfig
 from headrace._pickling import portable
-from headrace._run.checked import Liveness, batch_alone
-from headrace._run.current import running_here
-from headrace._run.parts import elsewhere as _elsewhere
-from headrace._run.parts import parts_go_to, read_from
-from headrace._run.threads import run_in_pool
+from headrace._run.contract.checked import Liveness, batch_alone
+from headrace._run.requests.current import running_here
+from headrace._run.requests.parts import elsewhere as _elsewhere
+from headrace._run.requests.parts import parts_go_to, read_from
+from headrace._run.steps.threads import run_in_pool
 from headrace._texts import error_text
 from headrace.keys import Request
 

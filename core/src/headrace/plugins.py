@@ -40,9 +40,10 @@ from headrace._language.contract.texts import read_lines, read_text
 from headrace._language.registry.discovery import CORE, KNOWN_ELSEWHERE, Plugin, qualifier
 from headrace._language.registry.files import located, reads, tables_of
 from headrace._language.registry.registry import registry
-from headrace._run import deadlocks, threads
-from headrace._run.probes import PROBE_METHODS
 from headrace._run.process import usable_cpus
+from headrace._run.records.probes import PROBE_METHODS
+from headrace._run.requests import deadlocks
+from headrace._run.steps import threads
 from headrace.errors import MissingDependencyError, Problem
 from headrace.keys import DATA, Request
 
@@ -200,7 +201,7 @@ class BuiltExpression:
 
         A request that the backend keeps as `headrace.PENDING` is waited for.
         """
-        from headrace._run.direct import call_directly
+        from headrace._run.batches.direct import call_directly
 
         return call_directly(self._node.node, self._scheduled[index], batch)
 

@@ -22,7 +22,7 @@ from headrace._language.contract.policy_options import (
     Greedy,
     Sized,
 )
-from headrace._run.policies import Cut, InstanceView, Queue, Waiting
+from headrace._run.contract.policies import Cut, InstanceView, Queue, Waiting
 
 __all__ = [
     "BatchPolicy",

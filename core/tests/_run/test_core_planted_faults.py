@@ -123,7 +123,7 @@ FAULTS = {
     "finish gives True twice": (
         "pending.py:finish",
         "finish gave True",
-        [("pending", " or held.asked is not None:", ":")],
+        [("pending", " or record.asked is not None:", ":")],
     ),
     "a failed request is answered as a success": (
         "graphs.py:diamond_fails",
@@ -365,7 +365,7 @@ def copy_of_core(tmp_path, monkeypatch):
 def test_planted_fault_is_found(fault, copy_of_core):
     program, seen, changes = FAULTS[fault]
     for module, text, other in changes:
-        path = copy_of_core / "_run" / f"{module}.py"
+        (path,) = (copy_of_core / "_run").rglob(f"{module}.py")
         source = path.read_text(encoding="utf-8")
         assert source.count(text) == 1, f"{module} has changed: where is {text!r} now?"
         path.write_text(source.replace(text, other), encoding="utf-8")

@@ -24,8 +24,8 @@ from headrace_cv.decode import DecodeMat
 from headrace_cv.decode_tensor import Decode2Tensor
 from headrace_cv.detection import NMS
 from headrace_cv.encode import EncodeMat
-from headrace_cv.geometry import ResizeMat
 from headrace_cv.letterbox import LetterBoxMat, TopLeftResizeMat, UnletterBox
+from headrace_cv.resize import ResizeMat
 from headrace_cv.tensor import Mat2Tensor, Tensor2Mat
 
 OPTIONS = {
@@ -67,10 +67,10 @@ def test_importing_the_backends_loads_neither_opencv_nor_numpy():
     program = """
 import sys, headrace_cv, headrace_cv.classes, headrace_cv.color, headrace_cv.crop, headrace_cv.decode
 import headrace_cv.decode_tensor
-import headrace_cv.detection, headrace_cv.encode, headrace_cv.geometry, headrace_cv.letterbox
+import headrace_cv.detection, headrace_cv.encode, headrace_cv.resize, headrace_cv.letterbox
 import headrace_cv.tensor
 headrace_cv.letterbox.LetterBoxMat.Options(resize_h=4, resize_w=4, fill_value=[1, 2, 3])
-headrace_cv.geometry.ResizeMat.Options(resize_h=4)
+headrace_cv.resize.ResizeMat.Options(resize_h=4)
 headrace_cv.tensor.Mat2Tensor.Options(mean=[1, 2, 3])
 headrace_cv.check_image_file
 print([name for name in ("cv2", "numpy") if name in sys.modules])

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from headrace.errors import InputError
 from headrace_cv import ImageHeader, check_image_file, decode_image
 from headrace_cv.decode import DecodeMat
-from headrace_cv.orientation import webp_orientation
+from headrace_cv.files.orientation import webp_orientation
 from headrace_formats.jpeg import MAX_SCANS, plain_jpeg_size
 
 pytestmark = pytest.mark.first(

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import headrace
 from headrace.errors import MissingDependencyError
 from headrace_cv import crop_quad, letterbox_image, resize_image
-from headrace_cv.geometry import ResizeMat
+from headrace_cv.resize import ResizeMat
 
 
 def slow_linear(image, height, width):

@@ -24,11 +24,11 @@ from headrace_cv.crop import CropMat, PerspectiveCropMat
 from headrace_cv.decode import DecodeMat
 from headrace_cv.detection import NMS
 from headrace_cv.encode import EncodeMat
-from headrace_cv.geometry import ResizeMat
-from headrace_cv.images import dense
+from headrace_cv.functions.images import dense
+from headrace_cv.functions.transforms import LetterBoxTransform
 from headrace_cv.letterbox import LetterBoxMat, TopLeftResizeMat, UnletterBox
+from headrace_cv.resize import ResizeMat
 from headrace_cv.tensor import Mat2Tensor, Tensor2Mat
-from headrace_cv.transforms import LetterBoxTransform
 
 ON_IMAGES = [
     (ResizeMat, {"resize_h": 2, "resize_w": 2}),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import headrace
 from headrace import errors
 from headrace.policies import Cut
-from headrace_flow.alike import Alike
+from headrace_flow.policies.alike import Alike
 from headrace_testing import PolicyConformance, PolicyQueue, Sent, play
 
 

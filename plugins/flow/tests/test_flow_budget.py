@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import headrace
 from headrace import errors
 from headrace.policies import Cut
-from headrace_flow.budget import Budget
+from headrace_flow.policies.budget import Budget
 from headrace_testing import PolicyConformance, PolicyQueue, Sent, play
 
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 import headrace
 from headrace import errors
-from headrace_flow.answers import Answer, Answers
-from headrace_flow.cache import Cache
-from headrace_flow.content import UnknownContentError, content_of
+from headrace_flow.caching.answers import Answer, Answers
+from headrace_flow.caching.cache import Cache
+from headrace_flow.caching.content import UnknownContentError, content_of
 from headrace_testing import FakeClock
 
 pytestmark = pytest.mark.first(

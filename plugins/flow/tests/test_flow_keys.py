@@ -14,7 +14,7 @@ from typing_extensions import NotRequired  # noqa: TC002 - the annotations of a 
 import headrace
 from headrace import errors
 from headrace.words import Bracket
-from headrace_flow.content import content_of
+from headrace_flow.caching.content import content_of
 
 
 class ReadsScale(TypedDict):

@@ -180,7 +180,7 @@ def test_the_first_may_leave_and_its_run_is_that_of_the_others(runs):
 @pytest.mark.parametrize("error", [ValueError("given up"), errors.InstanceLostError("gone")])
 def test_a_run_that_the_first_gave_up_is_handed_to_the_next(error):
     """On the contexts themselves: what the first has given up is nobody else's error."""
-    from headrace_flow.once import Once
+    from headrace_flow.caching.once import Once
 
     OnceRuns.leave.set()
     store = headrace.InitContext.Stores()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from flow_helpers import instance
 
-from headrace_flow.alike import Alike
-from headrace_flow.budget import Budget
 from headrace_flow.conditions import ConditionPolicy, Count, Enough, Idle, Waited, Weight
+from headrace_flow.policies.alike import Alike
+from headrace_flow.policies.budget import Budget
 from headrace_testing import PolicyQueue, Sent
 
 

@@ -18,9 +18,10 @@ import headrace
 import headrace_observe
 from headrace_cli.app import app
 from headrace_cli.for_plugins import WrongArgument
-from headrace_observe.commands.shared import percent, print_table
-from headrace_observe.inner_load import of_node
-from headrace_observe.load import ClosedLoop
+from headrace_observe.bench.inner_load import of_node
+from headrace_observe.bench.load import ClosedLoop
+from headrace_observe.commands.arguments import percent
+from headrace_observe.commands.printing import print_table
 from headrace_observe.memory import read_dump
 
 SHORT = ["--seconds", "0.05", "--warm-up", "0"]

@@ -42,8 +42,8 @@ import headrace
 import headrace_observe
 from headrace.errors import ConfigError, InputError, MissingDependencyError, SetupError
 from headrace.hookspecs import attached
-from headrace_observe import otel
-from headrace_observe.histograms import Histograms
+from headrace_observe.probes import otel
+from headrace_observe.probes.histograms import Histograms
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331"
 

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import InputError, OverloadedError
-from headrace_observe.arrivals import poisson, read_arrivals, read_samples
-from headrace_observe.figures import latency_histogram, latency_ms, percentile
-from headrace_observe.load import OpenLoop, client, send
-from headrace_observe.measurement import Plan, measure
-from headrace_observe.notes import Notes, Window, agree
-from headrace_observe.samples import random_array
+from headrace_observe.bench.arrivals import poisson, read_arrivals, read_samples
+from headrace_observe.bench.figures import latency_histogram, latency_ms, percentile
+from headrace_observe.bench.load import OpenLoop, client, send
+from headrace_observe.bench.measurement import Plan, measure
+from headrace_observe.bench.notes import Notes, Window, agree
+from headrace_observe.bench.samples import random_array
 
 seconds = st.floats(1e-6, 100, allow_nan=False)
 

@@ -16,10 +16,10 @@ import headrace
 from headrace.errors import InputError, SetupError
 from headrace.policies import BatchPolicy, Cut, DispatchPolicy
 from headrace_cli.app import app
-from headrace_observe.arrivals import poisson
+from headrace_observe.bench.arrivals import poisson
 from headrace_observe.memory import Memory, NodeFacts, Visit
-from headrace_observe.service_times import ServiceTimes, read_times
-from headrace_observe.simulate import simulation_of
+from headrace_observe.simulate.from_config import simulation_of
+from headrace_observe.simulate.service_times import ServiceTimes, read_times
 from headrace_testing import Sent, play
 
 EVERY = 10**6

@@ -29,9 +29,9 @@ from headrace.errors import (
     SetupError,
 )
 from headrace.hookspecs import BatchRecord, BatchRequest
-from headrace_observe.aside import Aside
-from headrace_observe.recording import Recording
-from headrace_observe.trace_events import (
+from headrace_observe.probes.background import WorkerThread
+from headrace_observe.probes.recording import Recording
+from headrace_observe.probes.trace_events import (
     BatchHeard,
     EventMaker,
     InsideHeard,
@@ -530,9 +530,9 @@ def test_a_trace_is_whole_however_soon_the_pipeline_has_to_be_closed(tmp_path, m
 
 def test_a_ctrl_c_while_the_file_is_written_leaves_it_whole():
     handled, last = [], threading.Event()
-    aside = Aside(handled.extend, last.set, name="test")
-    aside.leave(1)
-    thread, interrupts = aside._thread, [KeyboardInterrupt()]
+    worker = WorkerThread(handled.extend, last.set, name="test")
+    worker.put(1)
+    thread, interrupts = worker._thread, [KeyboardInterrupt()]
 
     class Interrupted:
         def join(self):
@@ -540,9 +540,9 @@ def test_a_ctrl_c_while_the_file_is_written_leaves_it_whole():
                 raise interrupts.pop()
             thread.join()
 
-    aside._thread = Interrupted()
+    worker._thread = Interrupted()
     with pytest.raises(KeyboardInterrupt):
-        aside.finish()
+        worker.finish()
     assert (handled, last.is_set()) == ([1], True)
 
 
@@ -620,7 +620,7 @@ def test_a_signal_handler_may_come_to_the_trace_in_the_midst_of_it(tmp_path):
     recording = Recording(tmp_path / "trace.json", 1.0, 1_000_000)
     files = {
         sys.modules[one].__file__
-        for one in ("headrace_observe.recording", "headrace_observe.packed")
+        for one in ("headrace_observe.probes.recording", "headrace_observe.probes.packed")
     }
     kept, depth = [], 0
 

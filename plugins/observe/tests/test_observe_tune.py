@@ -17,13 +17,13 @@ import headrace
 from headrace.errors import InputError
 from headrace_cli.app import app
 from headrace_formats import write_toml
-from headrace_observe.goals import read_goal
-from headrace_observe.measurement import Point
-from headrace_observe.notes import Window
-from headrace_observe.rows import result
-from headrace_observe.search import search
-from headrace_observe.space import Dimension, as_layer, space_of
-from headrace_observe.tuning import Trials
+from headrace_observe.bench.measurement import Point
+from headrace_observe.bench.notes import Window
+from headrace_observe.bench.rows import result
+from headrace_observe.tune.goals import read_goal
+from headrace_observe.tune.search import search
+from headrace_observe.tune.space import Dimension, as_layer, space_of
+from headrace_observe.tune.trials import Trials
 
 if sys.version_info >= (3, 11):
     import tomllib

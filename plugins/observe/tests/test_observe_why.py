@@ -24,11 +24,11 @@ import headrace_observe
 from headrace.errors import InputError, SetupError
 from headrace.hookspecs import attached
 from headrace_cli.app import app
-from headrace_observe.arrivals import read_arrivals
-from headrace_observe.cures import cures
-from headrace_observe.explaining import CAUSES, slowest
+from headrace_observe.bench.arrivals import read_arrivals
+from headrace_observe.explain.causes import CAUSES, slowest
+from headrace_observe.explain.cures import cures
 from headrace_observe.memory import Memory, memories, parse_dump, read_dump
-from headrace_observe.service_times import read_times
+from headrace_observe.simulate.service_times import read_times
 from headrace_testing import virtual_time
 
 

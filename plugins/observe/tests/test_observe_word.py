@@ -9,8 +9,8 @@ import pytest
 
 import headrace
 from headrace import errors
+from headrace_observe.bench.inner_load import of_backend, of_node
 from headrace_observe.conformance import BenchmarkConformance
-from headrace_observe.inner_load import of_backend, of_node
 from headrace_testing import FakeClock, Recording
 
 __all__ = ["BenchmarkConformance"]  # each rule of the kit is a test here

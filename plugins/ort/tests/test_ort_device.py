@@ -23,8 +23,9 @@ from headrace.errors import (
     InstanceLostError,
     SetupError,
 )
-from headrace_ort import binding, cuda, on_device, opening, options, session
-from headrace_ort.binding import DeviceRunner
+from headrace_ort import cuda, on_device, opening, options, row_sizes, session
+from headrace_ort.binding import Binding
+from headrace_ort.device_runner import DeviceRunner
 from headrace_tensors import (
     DeviceArray,
     device_arrays,
@@ -204,13 +205,13 @@ def test_the_warm_up_ends_with_the_largest_of_row_sizes(
 ):
     """A provider plans for the shape of the last run, which the first request should find. Free axes have no shape yet."""
     backend = start(one_to_one(["n", 2, length], op="Neg"), row_sizes=[1, 4])
-    shapes, bind = [None], DeviceRunner._bind
+    shapes, bind = [None], Binding._bind_input
 
-    def noted(self, binding, port, pointer, shape):
+    def noted(self, port, pointer, shape):
         shapes.append(shape)
-        bind(self, binding, port, pointer, shape)
+        bind(self, port, pointer, shape)
 
-    monkeypatch.setattr(DeviceRunner, "_bind", noted)
+    monkeypatch.setattr(Binding, "_bind_input", noted)
     backend.warm_up()
     assert shapes[-1] == last
     request = {"data": ROWS[:3], "request_size": 3}
@@ -251,7 +252,7 @@ def planning(device, monkeypatch):
         "run_with_iobinding",
         lambda session, *given: sessions.run(session, *given),
     )
-    monkeypatch.setattr(binding, "perf_counter", sessions.clock)
+    monkeypatch.setattr(row_sizes, "perf_counter", sessions.clock)
     return sessions
 
 

@@ -24,7 +24,7 @@ from typing_extensions import NotRequired, TypedDict
 import headrace
 from headrace.errors import ConfigError, InputError
 from headrace_serve import Limits, asgi
-from headrace_serve.routes import routes_of
+from headrace_serve.apis.routes import routes_of
 
 HERE = Path(__file__).parent
 

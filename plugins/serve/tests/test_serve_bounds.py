@@ -24,7 +24,7 @@ from serve_helpers import until
 import headrace
 from headrace.errors import ConfigError, OverloadedError
 from headrace_serve import Limits, Server, asgi
-from headrace_serve.codings import Unpacking
+from headrace_serve.admission.unpacking import UnpackingQueue
 from headrace_serve.grpc.messages import message
 from headrace_serve.http import exchange
 
@@ -169,8 +169,8 @@ def test_a_refused_body_without_end_ends_the_connection_when_its_time_is_over(se
         assert answer_of(one)[0] == 404
         one.sendall(bytes(10_000_000))  # an honest client that reads its answer later
         (protocol,) = server._state.connections
-        protocol._ends = 0.0
-        server._loop.call_soon_threadsafe(protocol._look_at_receiving)
+        protocol.deadlines.ends = 0.0
+        server._loop.call_soon_threadsafe(protocol.deadlines.look_at_receiving)
         with pytest.raises((ConnectionResetError, BrokenPipeError)):
             one.sendall(bytes(100_000_000))
 
@@ -382,7 +382,7 @@ def test_small_bodies_are_unpacked_at_once_and_no_client_takes_all_turns(serving
 
 def test_turns_are_shared_between_clients():
     async def main():
-        queue, order = Unpacking(), []
+        queue, order = UnpackingQueue(), []
         ended = asyncio.Event()
 
         async def take(client):

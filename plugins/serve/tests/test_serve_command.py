@@ -22,7 +22,7 @@ import headrace
 from headrace.errors import ClosedError, ConfigError, SetupError
 from headrace_cli.app import app
 from headrace_serve import Limits, Server
-from headrace_serve.keys import Keys
+from headrace_serve.admission.keys import Keys
 from headrace_serve.models.catalogue import build_models
 from headrace_serve.models.entries import read_entries, read_models
 from headrace_serve.models.signature import read_signature

@@ -95,11 +95,11 @@ def expire(server):
     """Let every deadline for receiving that runs now be over."""
 
     def all_late():
-        late = [one for one in server._state.connections if one._receiving is not None]
+        late = [one for one in server._state.connections if one.deadlines.receiving is not None]
         for one in late:
-            one._stop_receiving()
-            one._ends = 0.0
-            one._look_at_receiving()
+            one.deadlines.stop_receiving()
+            one.deadlines.ends = 0.0
+            one.deadlines.look_at_receiving()
         return len(late)
 
     return in_loop(server, all_late)
@@ -383,10 +383,14 @@ def test_clients_that_never_read(honest):
 
     def look():
         """Look at them as after the time within which they must have taken a part; they have not."""
-        slow = [c for c in state.connections if c._sending and c.transport.get_write_buffer_size()]
+        slow = [
+            c
+            for c in state.connections
+            if c.deadlines.sending and c.transport.get_write_buffer_size()
+        ]
         for c in slow:
-            c._stop_sending()
-            c._look_at_sending(c.transport.get_write_buffer_size())
+            c.deadlines.stop_sending()
+            c.deadlines.look_at_sending(c.transport.get_write_buffer_size())
         return len(slow)
 
     assert in_loop(among.server, look) == len(deaf)

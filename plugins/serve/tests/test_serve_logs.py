@@ -15,7 +15,7 @@ import tritonclient.grpc as triton
 
 import headrace
 from headrace.errors import BackendError, InputError
-from headrace_serve.failures import FailureLog, instead_of_library
+from headrace_serve.monitoring.failures import FailureLog, instead_of_library
 from headrace_serve.operating.logs import printing_logs
 from headrace_testing import FakeClock
 

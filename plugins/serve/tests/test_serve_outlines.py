@@ -11,7 +11,8 @@ import pytest
 
 import headrace
 from headrace_serve.grpc.messages import message
-from headrace_serve.outlines import Outline, Outlines
+from headrace_serve.inference.parsed_requests import ParsedRequest
+from headrace_serve.models.parsed_cache import ParsedCache
 
 SERVED = {
     "rows": {
@@ -218,9 +219,9 @@ def test_what_a_call_says_of_its_own_tensor_is_held_against_it(infer):
 
 @pytest.mark.parametrize(("count", "kept"), [(256, 256), (257, 1)])
 def test_they_are_not_kept_for_ever(count, kept):
-    outlines = Outlines()
+    cache = ParsedCache()
     for number in range(count):
-        outlines.keep(b"%d" % number, Outline([], None, {}, None))
-    assert sum(b"%d" % number in outlines.known for number in range(count)) == kept
-    outlines.keep(bytes(5000), Outline([], None, {}, None))
-    assert bytes(5000) not in outlines.known
+        cache.keep(b"%d" % number, ParsedRequest([], None, {}, None))
+    assert sum(b"%d" % number in cache.known for number in range(count)) == kept
+    cache.keep(bytes(5000), ParsedRequest([], None, {}, None))
+    assert bytes(5000) not in cache.known

@@ -16,9 +16,9 @@ from serve_helpers import until
 import headrace
 from headrace.errors import InputError, OverloadedError
 from headrace_serve import Limits, asgi
+from headrace_serve.admission.memory import MemoryAccount
+from headrace_serve.admission.part_bytes import StreamBytes
 from headrace_serve.http import events
-from headrace_serve.inference.part_bytes import StreamBytes
-from headrace_serve.memory import MemoryAccount
 
 ACCEPT = {"accept": "text/event-stream"}
 

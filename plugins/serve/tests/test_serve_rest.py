@@ -882,7 +882,7 @@ def test_a_result_in_the_order_of_another_machine_is_json_as_well(serving):
 def test_the_time_to_come_back_is_what_waits_over_the_measured_rate(monkeypatch):
     from types import SimpleNamespace
 
-    from headrace_serve import counters
+    from headrace_serve.monitoring import counters
     from headrace_serve.service import Service
 
     clock = SimpleNamespace(now=0, waiting=30)

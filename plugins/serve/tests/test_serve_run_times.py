@@ -15,10 +15,10 @@ import pytest
 
 from headrace.errors import DeadlineExceededError
 from headrace_serve import service
-from headrace_serve.access_log import AccessLine
-from headrace_serve.counters import Counts
 from headrace_serve.models.catalogue import Catalogue
-from headrace_serve.run_times import RunTimes, TimedContext
+from headrace_serve.monitoring.access_log import AccessLine
+from headrace_serve.monitoring.counters import Counts
+from headrace_serve.monitoring.run_times import RunTimes, TimedContext
 
 
 @pytest.mark.parametrize(

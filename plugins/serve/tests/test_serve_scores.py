@@ -191,7 +191,7 @@ def test_text_embeddings_inference_has_one_model(serving):
 
 
 def test_no_other_route_lies_below_v2():
-    from headrace_serve.routes import routes_of
+    from headrace_serve.apis.routes import routes_of
 
     assert "POST /v2/rerank" in routes_of(["openai"])
     with pytest.raises(ConfigError, match="no plugin has an API"):

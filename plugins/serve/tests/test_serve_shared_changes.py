@@ -14,8 +14,8 @@ import pytest
 import tritonclient.grpc as triton
 
 from headrace_serve.errors import RelayedError, UnavailableError
-from headrace_serve.everywhere import Everywhere
 from headrace_serve.operating.shared_changes import SharedChanges
+from headrace_serve.operating.worker_changes import WorkerChanges
 
 REFUSED = {"status": 400, "code": "input"}
 
@@ -123,22 +123,22 @@ def test_what_a_process_that_starts_later_is_told(changes, sent, done, left):
 @pytest.mark.parametrize("when", ["before", "joining", "asking"])
 def test_nothing_is_waited_for_where_the_supervisor_has_ended(when):
     """Else a process that starts, or one that drains, would wait for its answer for ever."""
-    everywhere = Everywhere(lambda message: sent.append(message))
+    worker_changes = WorkerChanges(lambda message: sent.append(message))
     sent = []
 
     async def main():
         if when == "before":
-            everywhere.end()
-        joining = asyncio.create_task(everywhere.join(SimpleNamespace()))
+            worker_changes.end()
+        joining = asyncio.create_task(worker_changes.join(SimpleNamespace()))
         await asyncio.sleep(0)
         if when == "asking":
-            everywhere.take({"before": []})
+            worker_changes.take({"before": []})
             await joining
-            asking = asyncio.create_task(everywhere.ask(unload("a")))
+            asking = asyncio.create_task(worker_changes.ask(unload("a")))
             await asyncio.sleep(0)
-            everywhere.end()
+            worker_changes.end()
             return await asking
-        everywhere.end()
+        worker_changes.end()
         return await joining
 
     with pytest.raises((UnavailableError, RelayedError), match="shutting down"):

@@ -12,7 +12,7 @@ import pytest
 
 import headrace
 from headrace.errors import InputError
-from headrace_serve.remembered import server_timing
+from headrace_serve.monitoring.observe_probes import server_timing
 
 METRIC = re.compile(
     r"main-wait;dur=\d+\.\d{3}, "

@@ -19,7 +19,7 @@ import tritonclient.grpc as triton
 from serve_helpers import refused
 
 from headrace.errors import ConfigError, SetupError
-from headrace_serve.limits import Limits
+from headrace_serve.admission.limits import Limits
 from headrace_serve.operating import workers
 from headrace_serve.operating.settings import Settings
 from headrace_serve.operating.supervisor import Supervisor

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from headrace.errors import SetupError
-from headrace_torch.module import TorchModule
+from headrace_torch.backends.module import TorchModule
 
 HERE = f"{Path(__file__)}:"
 

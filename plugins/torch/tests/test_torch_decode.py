@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 
 from headrace.errors import InputError, MissingDependencyError
-from headrace_torch.decode import DecodeTensor
-from headrace_torch.jpeg import view_of_bytes
+from headrace_torch.backends.decode import DecodeTensor
+from headrace_torch.images.jpeg import view_of_bytes
 
 
 def picture(height=40, width=56):

@@ -10,7 +10,7 @@ import torch
 
 import headrace
 from headrace_tensors import entering
-from headrace_torch.place import Place
+from headrace_torch.devices.place import Place
 
 
 class Marked:

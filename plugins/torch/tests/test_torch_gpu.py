@@ -15,7 +15,7 @@ import torch
 
 import headrace
 from headrace.errors import BackendError, InputError, SetupError
-from headrace_torch.graphs import Graphs
+from headrace_torch.models.graphs import Graphs
 
 pytestmark = pytest.mark.gpu
 HERE = f"{__name__}:"
@@ -139,7 +139,7 @@ def test_a_stream_that_another_plugin_made_first_is_used():
 
 @pytest.mark.parametrize("sync", ["", ",SyncTensor", ",SyncTensor[SoftmaxTensor]"])
 def test_a_batch_is_waited_for_once(sync, monkeypatch):
-    from headrace_torch.place import Place
+    from headrace_torch.devices.place import Place
 
     waited = []
     real = torch.cuda.Event.synchronize

@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 
 from headrace.errors import InputError
-from headrace_torch.color import CvtColorTensor, NormalizeTensor
-from headrace_torch.geometry import CropTensor, PadTensor, ResizeTensor
+from headrace_torch.backends.color import CvtColorTensor, NormalizeTensor
+from headrace_torch.backends.geometry import CropTensor, PadTensor, ResizeTensor
 
 
 def noise(height, width, channels=3, dtype=np.uint8, seed=0):

@@ -27,11 +27,12 @@ from headrace.errors import (
     RequestsFailed,
     SetupError,
 )
-from headrace_torch import loading, memory, packages, running, warming
-from headrace_torch.loading import kind_of
-from headrace_torch.module import TorchModule
-from headrace_torch.place import Place
-from headrace_torch.signature import Port, Signature
+from headrace_torch.backends.module import TorchModule
+from headrace_torch.devices import memory
+from headrace_torch.devices.place import Place
+from headrace_torch.models import loading, packages, running, warming
+from headrace_torch.models.loading import kind_of
+from headrace_torch.requests.signature import Port, Signature
 
 HERE = f"{__name__}:"
 
@@ -1005,7 +1006,7 @@ def test_a_lost_device_takes_its_instance_out():
 
 def test_instances_share_their_weights_unless_told_otherwise(monkeypatch):
     loaded = []
-    from headrace_torch import modules
+    from headrace_torch.models import modules
 
     real = modules.load_module
     monkeypatch.setattr(modules, "load_module", lambda *a: loaded.append(a[0]) or real(*a))
@@ -1027,7 +1028,7 @@ def test_what_is_closed_is_given_back():
             refs.append(weakref.ref(self))
 
     globals()["Noted"] = Noted
-    import headrace_torch.modules as modules
+    import headrace_torch.models.modules as modules
 
     real = modules._find
     modules._find = lambda name: Noted
@@ -1154,7 +1155,7 @@ def test_closing_in_mid_batch_answers_everybody():
 
 
 def test_threads_are_set_once_for_the_process(bench, monkeypatch):
-    from headrace_torch import threads
+    from headrace_torch.devices import threads
 
     calls = []
     monkeypatch.setattr(threads, "_limited", None)
@@ -1180,7 +1181,7 @@ def test_numpy_in_and_numpy_out_stand_on_no_copies(net):
 @pytest.mark.parametrize("ends", [True, False], ids=["ended", "broken off"])
 @pytest.mark.parametrize("fills", [True, False], ids=["filled", "not filled"])
 def test_a_capture_that_fails_keeps_nothing_alive_while_its_error_is_held(monkeypatch, ends, fills):
-    from headrace_torch.graphs import Graphs
+    from headrace_torch.models.graphs import Graphs
 
     class Graph:
         """Stands for torch's, which holds memory of the device as long as it lives."""
@@ -1238,7 +1239,7 @@ def test_a_capture_that_fails_keeps_nothing_alive_while_its_error_is_held(monkey
 
 
 def test_a_capture_is_ended_whatever_ends_it(monkeypatch):
-    from headrace_torch.graphs import Graphs
+    from headrace_torch.models.graphs import Graphs
 
     class Graph:
         def capture_begin(self, **_):

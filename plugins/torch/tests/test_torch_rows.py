@@ -12,11 +12,11 @@ import headrace
 from headrace.errors import InputError
 from headrace_tensors import DeviceArray, dlpack
 from headrace_tensors.device_arrays import StreamRef
-from headrace_torch.arrays import gather
-from headrace_torch.place import Place
-from headrace_torch.pool import _tensors_in
-from headrace_torch.staging import Staging
-from headrace_torch.waiting import SHORT_S, Waiting
+from headrace_torch.devices.place import Place
+from headrace_torch.devices.pool import _tensors_in
+from headrace_torch.devices.staging import Staging
+from headrace_torch.devices.waiting import SHORT_S, Waiting
+from headrace_torch.requests.arrays import gather
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def test_an_item_that_fails_in_the_middle_of_a_chain_fails_alone():
 
 
 def test_a_word_that_runs_its_items_again_alone_finds_the_tensor_of_each(monkeypatch):
-    from headrace_torch.selection import SoftmaxTensor
+    from headrace_torch.backends.selection import SoftmaxTensor
 
     real = SoftmaxTensor.compute
 

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from headrace_torch.device_spans import DeviceSpans
+from headrace_torch.devices.spans import DeviceSpans
 
 
 class Event:

@@ -12,15 +12,20 @@ import torch
 import headrace
 from headrace.errors import InputError, SetupError
 from headrace_tensors import view_of_torch
-from headrace_torch import transfer
-from headrace_torch.batching import CatTensor, ContiguousTensor, SplitTensor
-from headrace_torch.geometry import PadTensor
-from headrace_torch.memory import unless_lost
-from headrace_torch.moving import CpuTensor, FixTensor, GpuTensor
-from headrace_torch.place import Passing, Place
-from headrace_torch.selection import ArgMaxTensor, IndexSelectTensor, SoftmaxTensor, TopKTensor
-from headrace_torch.streams import StreamPool, SyncTensor
-from headrace_torch.tensors import as_tensor
+from headrace_torch.backends.batching import CatTensor, ContiguousTensor, SplitTensor
+from headrace_torch.backends.geometry import PadTensor
+from headrace_torch.backends.moving import CpuTensor, FixTensor, GpuTensor
+from headrace_torch.backends.selection import (
+    ArgMaxTensor,
+    IndexSelectTensor,
+    SoftmaxTensor,
+    TopKTensor,
+)
+from headrace_torch.backends.streams import StreamPool, SyncTensor
+from headrace_torch.devices import transfer
+from headrace_torch.devices.memory import unless_lost
+from headrace_torch.devices.place import Passing, Place
+from headrace_torch.requests.tensors import as_tensor
 
 
 class ByDlpack:

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 import headrace
 from headrace.errors import HeadraceError
-from headrace_trt import engine as engine_module
+from headrace_trt.engines import engine as engine_module
 
 HERE = Path(__file__).parent
 DEVICE = os.environ.get("HEADRACE_TORCH_DEVICE", "cuda:0")
@@ -106,11 +106,11 @@ def device(monkeypatch):
         return engine_module.Engine(library, None, found, label=label, ordinal=ordinal)
 
     cuda.engines = []
-    monkeypatch.setattr("headrace_trt.engine.load_plan", load_plan)
-    monkeypatch.setattr("headrace_trt.engine.Engine.layers", lambda self: [])
-    monkeypatch.setattr("headrace_trt.library.find_library", lambda *_, **__: library)
-    monkeypatch.setattr("headrace_trt.cuda.load_cuda", lambda: cuda)
-    monkeypatch.setattr("headrace_trt.words.check_pair", lambda *_: None, raising=False)
+    monkeypatch.setattr("headrace_trt.engines.engine.load_plan", load_plan)
+    monkeypatch.setattr("headrace_trt.engines.engine.Engine.layers", lambda self: [])
+    monkeypatch.setattr("headrace_trt.libraries.tensorrt.find_library", lambda *_, **__: library)
+    monkeypatch.setattr("headrace_trt.libraries.cuda.load_cuda", lambda: cuda)
+    monkeypatch.setattr("headrace_trt.backends.base.check_pair", lambda *_: None, raising=False)
     return cuda
 
 
@@ -146,7 +146,7 @@ def pipe():
 def rtx():
     """The real builder of TensorRT for RTX, which needs no device."""
     pytest.importorskip("tensorrt_rtx")
-    from headrace_trt.library import load_library
+    from headrace_trt.libraries.tensorrt import load_library
 
     return load_library(("tensorrt_rtx",), importlib.import_module)
 
@@ -154,8 +154,8 @@ def rtx():
 @pytest.fixture(scope="module")
 def cuda():
     """The CUDA runtime and TensorRT; the tests are skipped with the reason where they are not."""
-    from headrace_trt.cuda import load_cuda
-    from headrace_trt.library import find_library
+    from headrace_trt.libraries.cuda import load_cuda
+    from headrace_trt.libraries.tensorrt import find_library
 
     try:
         library = find_library()
@@ -185,7 +185,7 @@ def gpu_cache(own_cache, one_cache, monkeypatch, cuda):
 @pytest.fixture
 def rtx_or_full():
     """Skip where the library measures no kernels while it builds."""
-    from headrace_trt.library import find_library
+    from headrace_trt.libraries.tensorrt import find_library
 
     library = find_library()
     if library.is_rtx:

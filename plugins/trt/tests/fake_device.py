@@ -13,13 +13,13 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from headrace_trt.cuda import Cuda, CudaError
+from headrace_trt.libraries.cuda import Cuda, CudaError
 
 POISON = 0xAB
 
 
 class FakeCuda:
-    """The calls of `headrace_trt.cuda.Cuda` on memory of the host."""
+    """The calls of `headrace_trt.libraries.cuda.Cuda` on memory of the host."""
 
     def __init__(self, devices=1, most_bytes=1 << 30):
         self.devices = devices
@@ -396,7 +396,7 @@ class FakeContext:
 
 
 class FakeLibrary:
-    """The part of `headrace_trt.library.Library` that running needs."""
+    """The part of `headrace_trt.libraries.tensorrt.Library` that running needs."""
 
     trt = FAKE_TRT
     name = text = "fake"

@@ -11,9 +11,9 @@ from fake_device import FakeCuda, OnDevice
 from headrace.errors import InputError
 from headrace_tensors import device_copies, dlpack, host_array
 from headrace_tensors.device_arrays import DeviceArray, StreamRef, read_on_device
-from headrace_trt.cuda import Cuda, CudaError, device_of, request_error
-from headrace_trt.memory import Buffer, DevicePool, PinnedArena
-from headrace_trt.signature import Port
+from headrace_trt.engines.signature import Port
+from headrace_trt.libraries.cuda import Cuda, CudaError, device_of, request_error
+from headrace_trt.running.memory import Buffer, DevicePool, PinnedArena
 
 
 class Owner:

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace_trt import engine
+from headrace_trt.engines import engine
 
 ROOT = Path(__file__).resolve().parents[3]
 pytestmark = pytest.mark.skipif(

@@ -16,9 +16,9 @@ from onnx import TensorProto as T
 
 from headrace.errors import MissingDependencyError, SetupError
 from headrace_trt import BuildCancelledError, BuildSettings, build_plan, quantize
-from headrace_trt.layers import Layer, count_types, layers_from_json, verify_precision
-from headrace_trt.library import load_library
-from headrace_trt.logs import collecting, logger_for
+from headrace_trt.engines.layers import Layer, count_types, layers_from_json, verify_precision
+from headrace_trt.libraries.logs import collecting, logger_for
+from headrace_trt.libraries.tensorrt import load_library
 
 PROFILE = {"min": "x:1x3x16x16", "opt": "x:4x3x16x16", "max": "x:8x3x32x32"}
 
@@ -408,7 +408,7 @@ def test_which_library_is_taken():
 def test_no_cuda_context_is_made_by_looking_at_a_model(small_net):
     code = (
         "import sys; from pathlib import Path\n"
-        "from headrace_trt.onnx_model import load_model\n"
+        "from headrace_trt.onnx_models.files import load_model\n"
         f"load_model(Path({str(small_net)!r}))\n"
         "heavy = {'tensorrt', 'tensorrt_rtx', 'cuda.bindings', 'torch', 'onnxruntime'}\n"
         "print(sorted(heavy & set(sys.modules)))"

@@ -9,8 +9,8 @@ import pytest
 
 import headrace
 from headrace.errors import SetupError
-from headrace_trt import engine as engine_module
-from headrace_trt.cache import sidecar_of
+from headrace_trt.building.cache import sidecar_of
+from headrace_trt.engines import engine as engine_module
 
 onnxruntime = pytest.importorskip("onnxruntime")
 
@@ -38,9 +38,9 @@ def built(device, rtx, small_net, monkeypatch):
         device.engines.append(found)
         return engine_module.Engine(FakeLibrary(), None, found, label=label, ordinal=ordinal)
 
-    monkeypatch.setattr("headrace_trt.engine.load_plan", load_plan)
-    monkeypatch.setattr("headrace_trt.library.find_library", lambda *_, **__: rtx)
-    monkeypatch.setattr("headrace_trt.obtaining.find_library", lambda *_, **__: rtx)
+    monkeypatch.setattr("headrace_trt.engines.engine.load_plan", load_plan)
+    monkeypatch.setattr("headrace_trt.libraries.tensorrt.find_library", lambda *_, **__: rtx)
+    monkeypatch.setattr("headrace_trt.building.obtaining.find_library", lambda *_, **__: rtx)
     return loaded
 
 

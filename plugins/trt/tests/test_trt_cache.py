@@ -18,9 +18,9 @@ from onnx import TensorProto as T
 
 from headrace.errors import SetupError
 from headrace_trt import BuildCancelledError, BuildSettings, build_engine, trim_cache
-from headrace_trt.building import BuiltPlan
-from headrace_trt.cache import get_or_build, key_of, read_entry, sidecar_of
-from headrace_trt.obtaining import what_is_asked
+from headrace_trt.building.builder import BuiltPlan
+from headrace_trt.building.cache import get_or_build, key_of, read_entry, sidecar_of
+from headrace_trt.building.obtaining import what_is_asked
 
 DEVICE = {"name": "A", "compute_capability": "9.0", "cuda_driver": "13.0"}
 
@@ -105,7 +105,7 @@ def test_what_is_foreign_or_torn_is_built_anew_with_a_warning(tmp_path, caplog, 
 
 
 def test_where_a_plan_came_from_is_told(tmp_path):
-    from headrace_trt.cache import origin_of
+    from headrace_trt.building.cache import origin_of
 
     plan = tmp_path / "it.engine"
     assert origin_of(plan) == ""
@@ -273,7 +273,7 @@ def test_a_build_has_a_timing_cache_per_device(monkeypatch, rtx, small_net, tmp_
         asked.append(settings)
         return built()
 
-    monkeypatch.setattr("headrace_trt.obtaining.build_plan", build_plan)
+    monkeypatch.setattr("headrace_trt.building.obtaining.build_plan", build_plan)
     full = replace(rtx, name="tensorrt")
     settings = BuildSettings(model=small_net)
     for device in (DEVICE, {**DEVICE, "name": "another"}, None):
@@ -322,7 +322,7 @@ def test_a_plan_is_never_written_over_a_file_that_was_not_built_here(rtx, small_
 def test_a_process_that_ends_between_the_two_files_leaves_what_is_built_anew(
     rtx, small_net, tmp_path, monkeypatch, first
 ):
-    from headrace_trt import cache
+    from headrace_trt.building import cache
 
     engine = tmp_path / "my.engine"
     old = BuildSettings(model=small_net, profiles=({"max": "x:2x3x8x8"},), optimization_level=0)
@@ -421,7 +421,7 @@ def test_a_process_that_dies_while_it_builds_blocks_nobody(rtx, small_net, tmp_p
         """
         import os, sys
         from pathlib import Path
-        from headrace_trt.cache import get_or_build
+        from headrace_trt.building.cache import get_or_build
         get_or_build(Path(sys.argv[1]), {}, lambda: os._exit(7))
         """
     )

@@ -8,7 +8,7 @@ import pytest
 
 from headrace_testing.conformance import certify
 from headrace_trt import conformance
-from headrace_trt.cache import CachedPlan
+from headrace_trt.building.cache import CachedPlan
 
 CACHE = tempfile.TemporaryDirectory(prefix="headrace-trt-")
 """The engines of this module: the kit makes pipelines outside of fixtures."""
@@ -68,7 +68,7 @@ def test_every_rule_is_kept_on_a_device_of_host_memory(device, monkeypatch, kit,
         sidecar["narrowed"] = False
         return CachedPlan(Path("it.plan"), json.dumps(sidecar).encode(), False, {})
 
-    monkeypatch.setattr("headrace_trt.obtaining.build_engine", build_engine)
+    monkeypatch.setattr("headrace_trt.building.obtaining.build_engine", build_engine)
     here = {"unavailable": lambda self: None}
     inside = kit.inside and type("WholeOnFake", (kit.inside,), here)
     members = {**here, "options": {**kit.options, **more}, "inside": inside}

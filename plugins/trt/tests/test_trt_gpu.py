@@ -13,8 +13,8 @@ import headrace
 from headrace.errors import InputError, SetupError
 from headrace_tensors.device_arrays import StreamRef
 from headrace_trt import DeviceArray
-from headrace_trt.cuda import load_cuda
-from headrace_trt.memory import DevicePool, Stream
+from headrace_trt.libraries.cuda import load_cuda
+from headrace_trt.running.memory import DevicePool, Stream
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu_cache")]
 DEVICE = os.environ.get("HEADRACE_TORCH_DEVICE", "cuda:0")
@@ -204,7 +204,7 @@ def test_results_of_the_second_device_are_read_from_a_thread_on_the_first(pipe, 
 
 def test_an_array_of_torch_is_read_where_it_is(pipe, small_net, monkeypatch):
     torch = pytest.importorskip("torch")
-    from headrace_trt.execution import Execution
+    from headrace_trt.running.execution import Execution
 
     bound = []
     plain = Execution.bind

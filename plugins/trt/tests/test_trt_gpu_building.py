@@ -18,9 +18,9 @@ from onnx import TensorProto as T
 import headrace
 from headrace.errors import BackendError, SetupError
 from headrace_trt import BuildCancelledError, BuildSettings, build_engine, build_plan
-from headrace_trt.layers import count_types
-from headrace_trt.library import find_library
-from headrace_trt.logs import logger_for
+from headrace_trt.engines.layers import count_types
+from headrace_trt.libraries.logs import logger_for
+from headrace_trt.libraries.tensorrt import find_library
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu_cache")]
 

@@ -14,8 +14,8 @@ from headrace_trt import (
     fold_image_input,
     quantize,
 )
-from headrace_trt.onnx_model import content_hash, load_model
-from headrace_trt.quantization import read_samples
+from headrace_trt.onnx_models.files import content_hash, load_model
+from headrace_trt.onnx_models.quantization import read_samples
 
 onnxruntime = pytest.importorskip("onnxruntime")
 

@@ -93,7 +93,7 @@ def test_the_definition_is_the_word_that_is_documented(small_net, tmp_path):
 
 
 def _device():
-    from headrace_trt.cuda import load_cuda
+    from headrace_trt.libraries.cuda import load_cuda
 
     return load_cuda().device_count()
 
@@ -180,7 +180,7 @@ def test_options_become_settings(small_net):
 
 
 def test_paths_of_plugin_libraries_are_relative_to_the_file_that_names_them(tmp_path, monkeypatch):
-    from headrace_trt.options import BuildOptions
+    from headrace_trt.backends.options import BuildOptions
 
     folder = tmp_path / "models"
     folder.mkdir()
@@ -196,8 +196,8 @@ def test_paths_of_plugin_libraries_are_relative_to_the_file_that_names_them(tmp_
 
 def test_a_plugin_that_is_registered_already_is_not_registered_again(tmp_path, monkeypatch):
     """The registry logs an error when it is asked for a creator that is not there."""
-    from headrace_trt.library import Library
-    from headrace_trt.plugin_libraries import load_plugins
+    from headrace_trt.building.plugin_libraries import load_plugins
+    from headrace_trt.libraries.tensorrt import Library
 
     class Registry:
         def __init__(self, *creators):
@@ -219,7 +219,7 @@ def test_a_plugin_that_is_registered_already_is_not_registered_again(tmp_path, m
         get_plugin_registry=lambda: registry,
         INetworkDefinition=SimpleNamespace(add_plugin_v3=1),
     )
-    monkeypatch.setattr("headrace_trt.plugin_libraries.logger_for", lambda _: None)
+    monkeypatch.setattr("headrace_trt.building.plugin_libraries.logger_for", lambda _: None)
     for plugin in ("own_creators:Made", "own_creators:Again", "own_creators:Made"):
         load_plugins(Library(trt, "fake", "1"), (plugin,))
     assert len(registry.all_creators) == 1
@@ -237,7 +237,7 @@ def test_a_wrong_option_of_a_run_is_refused_with_its_place(small_net, key, value
 
 
 def test_plugins_are_refused_where_imports_are(small_net, rtx):
-    from headrace_trt.plugin_libraries import load_plugins
+    from headrace_trt.building.plugin_libraries import load_plugins
 
     for plugin in ("some.so", "package.module:Creator"):
         with pytest.raises(SetupError, match="imports are refused"):

@@ -7,10 +7,11 @@ from gpu_helpers import expected_of
 from onnx import TensorProto as T
 from onnx import helper, numpy_helper
 
-from headrace_trt import BuildSettings, convert_precision, fold_image_input, onnx_model
-from headrace_trt.logs import collecting, logger_for
-from headrace_trt.network import make_network, prepare_model
-from headrace_trt.onnx_model import load_model
+from headrace_trt import BuildSettings, convert_precision, fold_image_input
+from headrace_trt.building.network import make_network, prepare_model
+from headrace_trt.libraries.logs import collecting, logger_for
+from headrace_trt.onnx_models import files as onnx_model
+from headrace_trt.onnx_models.files import load_model
 
 W = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32)
 

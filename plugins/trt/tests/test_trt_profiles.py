@@ -1,7 +1,7 @@
 import pytest
 
 from headrace.errors import SetupError
-from headrace_trt.profiles import NetworkInput, choose_profiles, parse_shapes
+from headrace_trt.building.profiles import NetworkInput, choose_profiles, parse_shapes
 
 
 @pytest.mark.parametrize(

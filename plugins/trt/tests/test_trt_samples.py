@@ -16,15 +16,15 @@ from headrace.errors import BackendError, SetupError
 from headrace_tensors import gather
 from headrace_tensors.device_arrays import StreamRef
 from headrace_trt import DeviceArray
-from headrace_trt import cuda as cuda_module
-from headrace_trt.cuda import CudaError
-from headrace_trt.engine import Engine
-from headrace_trt.gathering import Gathering
-from headrace_trt.memory import DevicePool
-from headrace_trt.options import InferOptions
-from headrace_trt.runner import Runner
-from headrace_trt.signature import read_signature
-from headrace_trt.spans import SpannedRunner, Spans
+from headrace_trt.engines.engine import Engine
+from headrace_trt.engines.signature import read_signature
+from headrace_trt.libraries import cuda as cuda_module
+from headrace_trt.libraries.cuda import CudaError
+from headrace_trt.running.gathering import Gathering
+from headrace_trt.running.memory import DevicePool
+from headrace_trt.running.options import InferOptions
+from headrace_trt.running.runner import Runner
+from headrace_trt.running.spans import SpannedRunner, Spans
 from headrace_trt.tools import benching
 from headrace_trt.tools.benching import Lane, bench_engine
 

@@ -5,7 +5,7 @@ import itertools
 import pytest
 from fake_device import FakeCuda
 
-from headrace_trt.spans import Spans
+from headrace_trt.running.spans import Spans
 
 
 class Timed(FakeCuda):

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 import headrace
-from headrace_vision import runner, sinks
+from headrace_vision.running import runner
+from headrace_vision.sinks import thread
 
 sys.path.insert(0, str(Path(__file__).parent))  # for quick_clock and others
 
@@ -87,7 +88,7 @@ def _patient():
     """A machine under load may need more than five seconds to end what was begun."""
     patch = pytest.MonkeyPatch()
     patch.setattr(runner, "CLOSE_S", 120.0)
-    patch.setattr(sinks, "LEEWAY_S", 120.0)
+    patch.setattr(thread, "LEEWAY_S", 120.0)
     yield
     patch.undo()
 

@@ -29,9 +29,9 @@ import headrace_vision
 from headrace.errors import ConfigError
 from headrace_cli.app import app
 from headrace_vision import VisionConfig
-from headrace_vision import view as view_module
 from headrace_vision.commands import progress
-from headrace_vision.tables import SINKS
+from headrace_vision.file.tables import SINKS
+from headrace_vision.sinks import view as view_module
 
 WORDS = """
 import headrace
@@ -411,6 +411,18 @@ def test_the_tables_of_a_file_are_the_arguments_of_what_they_make():
     jsonschema.validate(good, schema)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({**good, "sources": {"a": {"input": "v.mp4", "strid": 2}}}, schema)
+
+
+def test_python_that_drops_docstrings_has_the_same_tables_without_descriptions():
+    code = "from headrace_vision import VisionConfig; print(sorted(VisionConfig.model_json_schema()['$defs']))"
+    texts = [
+        subprocess.run(
+            [sys.executable, flag, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        for flag in ("-O", "-OO")
+    ]
+    assert "SourceTable" in texts[0]
+    assert texts[0] == texts[1]
 
 
 def command(*arguments, cwd):

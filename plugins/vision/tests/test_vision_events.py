@@ -19,7 +19,7 @@ import supervision as sv
 import headrace
 from headrace_formats import page
 from headrace_vision import SaveImages, SaveJSONL, SaveVideo, VideoRunner, View
-from headrace_vision.event_index import EventIndex
+from headrace_vision.sinks.event_index import EventIndex
 
 T0 = 1_900_000_000.0
 
@@ -179,7 +179,7 @@ def films(folder, monkeypatch, codec="libx264"):
     """Run a source whose pictures come by a clock of the test, with all sinks. Return the place of each event's frame."""
     headrace.register("EventsAlarm", Alarm, replace=True)
     clock = itertools.count(10 * T0)
-    monkeypatch.setattr("headrace_vision.source.utc", lambda: next(clock) / 10)
+    monkeypatch.setattr("headrace_vision.reading.source.utc", lambda: next(clock) / 10)
     sinks = [
         SaveJSONL(folder / "all.jsonl"),
         SaveVideo(folder / "clips", before_s=0.3, after_s=0.3, codec=codec),

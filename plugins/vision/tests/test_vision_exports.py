@@ -12,8 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from headrace.errors import InputError
 from headrace_vision import detect
-from headrace_vision.exports import TABLE, Metadata
-from headrace_vision.tables import ModelTable
+from headrace_vision.file.tables import ModelTable
+from headrace_vision.models.exports import TABLE, Metadata
 
 SIDE, CLASSES, THRESHOLD = 64, 3, 0.3
 NAMES = "{2: 'cow', 0: 'cat', 1: 'dog'}"

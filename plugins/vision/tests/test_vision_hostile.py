@@ -25,7 +25,7 @@ from web_servers import serving
 import headrace_vision
 from headrace.errors import ConfigError, InputError
 from headrace_vision import VideoRunner
-from headrace_vision.playlists import PlaylistOpener
+from headrace_vision.reading.playlists import PlaylistOpener
 
 SIDE = 16_000
 """Of pictures of 256 million pixels, which a file of some hundred kB can hold."""

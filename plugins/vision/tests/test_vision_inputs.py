@@ -25,7 +25,8 @@ from PIL import Image
 from quick_clock import Quick
 
 from headrace.errors import InputError, code_of
-from headrace_vision import Clock, Sink, SourceOptions, VideoRunner, timing, video_files
+from headrace_vision import Clock, Sink, SourceOptions, VideoRunner
+from headrace_vision.reading import timing, video_files
 
 ECHO = {"backend": "Identity"}
 

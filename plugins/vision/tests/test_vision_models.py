@@ -25,8 +25,8 @@ from headrace_vision import (
     VideoRunner,
     frame_record,
 )
-from headrace_vision.saving import picture_of
-from headrace_vision.spool import SpoolFolder, read_frame
+from headrace_vision.sinks.pictures import picture_of
+from headrace_vision.sinks.spool import SpoolFolder, read_frame
 
 PATIENCE_S = 60
 

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 import headrace
 from headrace.errors import InputError
 from headrace_vision import SaveJSONL, VideoRunner, detect, from_records
-from headrace_vision.spool import SpoolFolder, read_frame
+from headrace_vision.sinks.spool import SpoolFolder, read_frame
 
 affinity = pytest.importorskip("shapely.affinity")
 geometry = pytest.importorskip("shapely.geometry")

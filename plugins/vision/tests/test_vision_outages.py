@@ -31,7 +31,7 @@ from headrace_vision import (
     VideoRunner,
     Webhook,
 )
-from headrace_vision.copying import Packets, Span
+from headrace_vision.reading.packets import Packets, Span
 
 PATIENCE_S = 120
 """Seconds of the machine after which something that must happen has not."""

@@ -29,7 +29,7 @@ from headrace_vision import (
     events,
     frame_record,
 )
-from headrace_vision.spool import SpoolFolder, read_frame
+from headrace_vision.sinks.spool import SpoolFolder, read_frame
 
 COUNT, SIZE = 3, (48, 64)
 

@@ -13,7 +13,7 @@ from PIL import Image
 import headrace
 from headrace.errors import ConfigError
 from headrace_vision import SaveImages, SaveVideo, Sink, VideoRunner, View
-from headrace_vision.configured import load
+from headrace_vision.file.vision import load
 
 CORNERS = [[0.1, 0.2], [0.62, 0.05], [0.9, 0.55], [0.33, 0.97]]
 MASKS = {"window": CORNERS, "door": [[0, 0.6], [0.2, 0.6], [0.2, 1], [0, 1]]}

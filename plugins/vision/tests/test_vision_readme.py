@@ -7,7 +7,7 @@ import re
 import pytest
 from pages import Page, programs, run_program
 
-from headrace_vision.configured import load
+from headrace_vision.file.vision import load
 
 pytestmark = pytest.mark.first("read videos and cameras: the programs of the README")
 

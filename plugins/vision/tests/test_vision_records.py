@@ -18,7 +18,7 @@ from web_servers import serving
 
 import headrace
 from headrace_vision import Frame, SaveJSONL, VideoRunner, View, Webhook
-from headrace_vision.spool import SpoolFolder, read_frame
+from headrace_vision.sinks.spool import SpoolFolder, read_frame
 
 PICTURE = np.zeros((24, 32, 3), np.uint8)
 NAN, INFINITY = float("nan"), float("inf")

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import headrace
 from headrace.errors import BackendError, ClosedError
 from headrace_vision import Sink, VideoRunner
-from headrace_vision import runner as runner_module
+from headrace_vision.running import runner as runner_module
 
 pytestmark = pytest.mark.first("read videos and cameras: each frame has one outcome, in order")
 
@@ -380,8 +380,8 @@ def test_ctrl_c_finishes_the_files(kit, tmp_path):
     video = kit.render(tmp_path / "v.mp4", count=10)
     program = (
         "import headrace_vision as v\n"
-        "import headrace_vision.runner\n"
-        "headrace_vision.runner.CLOSE_S = 120.0\n"
+        "import headrace_vision.running.runner\n"
+        "headrace_vision.running.runner.CLOSE_S = 120.0\n"
         "with v.VideoRunner({'backend': 'Identity'}, sinks=[v.SaveVideo('out')]) as r:\n"
         f"    for f in r.run({video!r}, loop=True):\n"
         "        if f.frame == 15: print('begun', flush=True)\n"

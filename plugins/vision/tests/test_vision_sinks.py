@@ -218,9 +218,9 @@ import resource, sys, json
 import numpy as np
 import supervision as sv
 import headrace, headrace_vision as v
-import headrace_vision.runner
+import headrace_vision.running.runner
 
-headrace_vision.runner.CLOSE_S = 120.0
+headrace_vision.running.runner.CLOSE_S = 120.0
 folder, *kinds = sys.argv[1:]
 sys.dont_write_bytecode = True  # the limit below would cut compiled modules short, for every later program too
 random = np.random.default_rng(0)
@@ -266,9 +266,9 @@ def test_a_disk_that_is_full_fails_the_sink_alone(tmp_path):
 LATE = """
 import numpy as np
 import headrace_vision as v
-import headrace_vision.runner
+import headrace_vision.running.runner
 
-headrace_vision.runner.CLOSE_S = 0.0  # `close` waits for nothing
+headrace_vision.running.runner.CLOSE_S = 0.0  # `close` waits for nothing
 pictures = [np.full((480, 640, 3), number, np.uint8) for number in range(14)]
 with v.VideoRunner({"backend": "Identity"}, sinks=[v.SaveVideo("out", close_s=0)]) as runner:
     print(sum(1 for _ in runner.run({"a": pictures})))

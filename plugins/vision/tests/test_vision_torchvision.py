@@ -11,7 +11,7 @@ import pytest
 from environments import environment_with
 
 from headrace_vision import detect
-from headrace_vision.boxes import best_boxes
+from headrace_vision.models.boxes import best_boxes
 
 torch = pytest.importorskip("torch", reason="./dev test torch runs this")
 ops = pytest.importorskip("torchvision.ops")

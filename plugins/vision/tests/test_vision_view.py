@@ -12,7 +12,7 @@ import pytest
 
 from headrace_formats import page
 from headrace_vision import View
-from headrace_vision import view as module
+from headrace_vision.sinks import view as module
 
 PATIENCE_S = 120
 """Seconds of the machine after which something that must happen has not."""

@@ -20,8 +20,8 @@ import headrace
 from headrace.errors import HeadraceError, InputError, SetupError
 from headrace_cli.app import app
 from headrace_vision import Frame, frame_record, from_records, to_records
-from headrace_vision.boxes import best_boxes
-from headrace_vision.layouts import cells_of, fitting_layouts, read_layout
+from headrace_vision.models.boxes import best_boxes
+from headrace_vision.models.layouts import cells_of, fitting_layouts, read_layout
 
 SIZE = (96, 128)  # of the network's input, height and width
 LABELS = ["cat", "dog", "cow"]
@@ -417,7 +417,7 @@ def context(source, frame, **more):
 def test_each_source_has_the_tracks_of_a_tracker_of_its_own(name):
     import trackers
 
-    from headrace_vision.track import TRACKERS
+    from headrace_vision.tracking.track import TRACKERS
 
     image = np.zeros((100, 240, 3), np.uint8)
     cv2.rectangle(image, (30, 30), (90, 80), (255, 255, 255), -1)
@@ -445,7 +445,7 @@ def test_an_object_keeps_its_number_however_slow_its_source_is(name, step_s):
     """It stands still, is missing from every seventh frame, and has the number that the tracker gives it by frames."""
     import trackers
 
-    from headrace_vision.track import TRACKERS
+    from headrace_vision.tracking.track import TRACKERS
 
     alone = getattr(trackers, TRACKERS[name])()
     image, ids = np.zeros((100, 240, 3), np.uint8), []

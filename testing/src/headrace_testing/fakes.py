@@ -116,10 +116,14 @@ class Slow(Backend):
     """
 
     class Options(_Options):
-        """Options of Slow."""
+        """Options of Slow.
+
+        Attributes:
+            ms: How long a batch takes, in milliseconds.
+        """
 
         positional = ("ms",)
-        ms: float = Field(10.0, ge=0, description="How long a batch takes, in milliseconds.")
+        ms: float = Field(10.0, ge=0)
 
     never: ClassVar[threading.Event] = threading.Event()
     """A batch waits for this event with its time as the timeout; setting the event ends all batches."""
@@ -152,13 +156,16 @@ class Failing(Backend):
     """
 
     class Options(_Options):
-        """Options of Failing."""
+        """Options of Failing.
+
+        Attributes:
+            on: The data that fails.
+            alone: Whether only that item fails, and not its whole batch.
+        """
 
         positional = ("on",)
-        on: Any = Field(None, description="The data that fails.")
-        alone: bool = Field(
-            False, description="Whether only that item fails, and not its whole batch."
-        )
+        on: Any = None
+        alone: bool = False
 
     def init(self, options: Any, context: Any) -> None:
         """Keep the options."""

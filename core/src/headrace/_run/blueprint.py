@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from headrace._run.checked import Checked
-from headrace._run.instance import Instance
+from headrace._run.batches.instance import Instance
+from headrace._run.contract.checked import Checked
+from headrace._run.contract.policies import BatchPolicy, BestFit, DispatchPolicy, Greedy
+from headrace._run.contract.settings import Limits, Links
+from headrace._run.contract.shared import Shared
+from headrace._run.graph.route import is_graph
 from headrace._run.node import Node
-from headrace._run.policies import BatchPolicy, BestFit, DispatchPolicy, Greedy
-from headrace._run.probes import Probes
-from headrace._run.route import is_graph
-from headrace._run.settings import Limits, Links
-from headrace._run.shared import Shared
+from headrace._run.records.probes import Probes
 
 Schedule: TypeAlias = Callable[[Sequence[Instance]], Node]
 """Puts the queue of a node before its instances."""

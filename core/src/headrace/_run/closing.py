@@ -12,11 +12,11 @@ from math import inf
 from threading import get_ident
 from typing import TYPE_CHECKING
 
-from headrace._run.box import ask, is_inside
-from headrace._run.entry import RUNNING
-from headrace._run.parts import read_from
-from headrace._run.streams import Reader
-from headrace._run.threads import Pool, Signal, took_token
+from headrace._run.requests.entry import RUNNING
+from headrace._run.requests.parts import read_from
+from headrace._run.requests.streams import Reader
+from headrace._run.steps.box import ask, is_inside
+from headrace._run.steps.threads import Pool, Signal, took_token
 from headrace.errors import ClosedError
 
 if TYPE_CHECKING:
@@ -175,8 +175,8 @@ def refuse(node: Node, error: ClosedError, *, drain: bool) -> None:
     node.refusing = node.refusing or error
     node.short_cut.set_bounds()
     node.drains &= drain
-    kept = () if drain else (*node.queue, *node.pending.waiting)
-    node.fail_waiting(error, [*node.room.outside, *kept])
+    waiting = () if drain else (*node.queue, *node.pending.waiting)
+    node.fail_waiting(error, [*node.room.outside, *waiting])
     node.note_change()
 
 

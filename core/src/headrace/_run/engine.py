@@ -12,15 +12,15 @@ import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from headrace._run.box import Box, ask, is_inside
 from headrace._run.closing import Closer, fail_open
-from headrace._run.deadlocks import engines
 from headrace._run.entrance import Entrance
-from headrace._run.probes import Probes
+from headrace._run.graph.route import Graph
 from headrace._run.process import close_at_exit, report, report_forked
-from headrace._run.route import Graph
+from headrace._run.records.probes import Probes
+from headrace._run.records.statistics import statistics
+from headrace._run.requests.deadlocks import engines
 from headrace._run.starting import start
-from headrace._run.statistics import statistics
+from headrace._run.steps.box import Box, ask, is_inside
 from headrace._version import __version__
 from headrace.errors import ClosedError
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from headrace._run.blueprint import Blueprint, BuiltNode
     from headrace._run.node import Node
-    from headrace._run.probes import GuardedProbe
+    from headrace._run.records.probes import GuardedProbe
 
 
 class Engine:

@@ -11,18 +11,18 @@ from sys import modules
 from threading import TIMEOUT_MAX, get_ident
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-from headrace._run.box import ask, post
-from headrace._run.checked import as_int
-from headrace._run.deadlocks import refuse as refuse_endless
-from headrace._run.entry import DATA_ALONE, DONE, NEW, OUTSIDE, Entry, check_weight
-from headrace._run.futures import LoopCall, LoopWaker, RequestFuture, give_up
-from headrace._run.graph_request import GraphRequest, send_all
+from headrace._run.batches.runners import wait_for
+from headrace._run.contract.checked import as_int
+from headrace._run.graph.graph_request import GraphRequest, send_all
+from headrace._run.graph.walk import may_wait, run_and_wait, walk
 from headrace._run.process import report
-from headrace._run.refusals import endless_wait
-from headrace._run.runners import wait_for
-from headrace._run.threads import Signal, check_stack, warn_in_coroutine
-from headrace._run.tracebacks import set_abandoned, with_cause, without_locals
-from headrace._run.walk import may_wait, run_and_wait, walk
+from headrace._run.requests.deadlocks import refuse as refuse_endless
+from headrace._run.requests.entry import DATA_ALONE, DONE, NEW, OUTSIDE, Entry, check_weight
+from headrace._run.requests.futures import LoopCall, LoopWaker, RequestFuture, give_up
+from headrace._run.requests.refusals import endless_wait
+from headrace._run.steps.box import ask, post
+from headrace._run.steps.threads import Signal, check_stack, warn_in_coroutine
+from headrace._run.steps.tracebacks import set_abandoned, with_cause, without_locals
 from headrace._texts import error_text, repr_of
 from headrace.errors import InputError, RequestsFailed
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Mapping, Sequence
 
-    from headrace._run.box import Box
-    from headrace._run.checked import Checked
+    from headrace._run.contract.checked import Checked
+    from headrace._run.graph.route import Graph, Route
     from headrace._run.node import Node
-    from headrace._run.route import Graph, Route
+    from headrace._run.steps.box import Box
     from headrace.errors import ClosedError
     from headrace.keys import Request
 
@@ -71,12 +71,12 @@ class Entrance:
 
     def use(self, enters: Mapping[type[Checked], Checked]) -> None:
         """Let ``enter`` of these classes, each with one backend, see every request from now on."""
-        asked: dict[Any, tuple[Any, Any, list[type[Checked]], Checked]] = {}
+        by_function: dict[Any, tuple[Any, Any, list[type[Checked]], Checked]] = {}
         for cls, backend in enters.items():  # classes may share one function, which is asked once
             enter: Any = cls.enter  # type: ignore[attr-defined]
             takes = getattr(enter, "__kwdefaults__", None) or ()
-            asked.setdefault(enter, (enter, "call" in takes, [], backend))[2].append(cls)
-        self._enters = [*asked.values()]
+            by_function.setdefault(enter, (enter, "call" in takes, [], backend))[2].append(cls)
+        self._enters = [*by_function.values()]
         self.call = None if self.only is None else self.only.call
         if self._enters:
             self.call = partial(self.run_one, timeout=None, priority=0)
@@ -125,13 +125,13 @@ class Entrance:
         who has made ``admitted`` lets go of these: `leave_all`.
         """
         deadline, level = self._terms(timeout, priority)
-        seen: dict[int, Route | None] = {}
+        routes: dict[int, Route | None] = {}
         call: dict[Any, Any] = {}
         key, mine = 0, (None,)
         try:
             for item in items:
                 key, mine, error = id(item), (item,), None
-                if key in seen:
+                if key in routes:
                     message = "this dict stands in the list a second time"
                     error = InputError(message, hint="Send a dict of its own per request.")
                 elif isinstance(item, dict) and on_way.setdefault(key, mine) is not mine:
@@ -139,10 +139,10 @@ class Entrance:
                 # Read once it is claimed: before, a value between two backends may stand in it.
                 entry, route = Entry(item, None, 1, deadline, level), None
                 if error is not None:
-                    self._refuse(entry, seen.get(key), error)
+                    self._refuse(entry, routes.get(key), error)
                 else:
                     entry.on_way = on_way
-                    route = seen[key] = self._admit(entry, call)
+                    route = routes[key] = self._admit(entry, call)
                 admitted.append((entry, route))
         except BaseException:  # Ctrl-C in `enter`, or no stack left: nobody will answer this one
             if key in on_way and on_way[key] is mine:  # as in `Pipeline.__call__`
@@ -208,11 +208,11 @@ class Entrance:
         entered: dict[type, Any] | None = None
         for enter, takes_call, classes, backend in self._enters:
             try:
-                given = enter(request, call=call) if takes_call else enter(request)
+                answer = enter(request, call=call) if takes_call else enter(request)
             except Exception as error:  # any error of a backend fails its request
                 return None, backend._wrap(without_locals(error))
-            if given is not None:
-                entered = {**(entered or {}), **dict.fromkeys(classes, given)}
+            if answer is not None:
+                entered = {**(entered or {}), **dict.fromkeys(classes, answer)}
         return entered, None
 
     def _refuse(self, entry: Entry, route: Route | None, error: Exception) -> None:
@@ -302,11 +302,11 @@ class Entrance:
         waker, only, calls = self._waker, self.only, []
         if waker is None or waker.loop is not loop or waker.due:
             waker = self.waker(loop)
-        held = only is not None and not only.free and only.is_held_by_this_thread()
+        holds_instance = only is not None and not only.free and only.is_held_by_this_thread()
         for entry, route in admitted:
             if entry.state == DONE or (route is not None and not may_wait(route, entry)):
                 continue
-            if held:
+            if holds_instance:
                 self._refuse(entry, None, endless_wait(self.any_node.name))
                 continue
             call = LoopCall(entry.request, done)

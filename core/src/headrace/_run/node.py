@@ -1,7 +1,7 @@
 """One node: queue, instances, and what becomes of a request. In steps, but for some.
 
 An instance is in exactly one place: in `Node.free`, with who runs it, or out of service. Callers
-take free ones without a step: see `headrace._run.shortcut`.
+take free ones without a step: see `headrace._run.batches.shortcut`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,18 @@ from math import inf
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from headrace._run import deadlocks, dispatch
-from headrace._run.box import ask, main, outside, post
-from headrace._run.checked import PENDING, largest_size
-from headrace._run.entry import (
+from headrace._run.batches import dispatch
+from headrace._run.batches.events import Events
+from headrace._run.batches.instance import LONG_S, SAMPLED
+from headrace._run.batches.shortcut import ShortCut
+from headrace._run.batches.standby import Standby
+from headrace._run.batches.view import read_traits
+from headrace._run.contract.checked import PENDING, largest_size
+from headrace._run.records.failures import FailureLog
+from headrace._run.records.probes import Probes, Reporter
+from headrace._run.records.statistics import Tally
+from headrace._run.requests import deadlocks
+from headrace._run.requests.entry import (
     DATA_ALONE,
     DONE,
     NEW,
@@ -28,32 +36,25 @@ from headrace._run.entry import (
     check_weight,
     own_error,
 )
-from headrace._run.events import Events
-from headrace._run.failures import FailureLog
-from headrace._run.instance import LONG_S, SAMPLED
-from headrace._run.node_request import waiting_for
-from headrace._run.pending import Pending
-from headrace._run.probes import Probes, Reporter
-from headrace._run.queue import RequestQueue
-from headrace._run.refusals import deadline_error, no_thread_error, unfit_error, withdrawn
-from headrace._run.room import Room
-from headrace._run.shortcut import ShortCut
-from headrace._run.standby import Standby
-from headrace._run.statistics import Tally
-from headrace._run.threads import threads_of, took_token, wake
-from headrace._run.view import read_traits
+from headrace._run.requests.node_request import waiting_for
+from headrace._run.requests.pending import Pending
+from headrace._run.requests.queue import RequestQueue
+from headrace._run.requests.refusals import deadline_error, no_thread_error, unfit_error, withdrawn
+from headrace._run.requests.room import Room
+from headrace._run.steps.box import ask, main, outside, post
+from headrace._run.steps.threads import threads_of, took_token, wake
 from headrace.errors import ClosedError, InputError, InstanceLostError, code_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from headrace._run.batch import Errors
-    from headrace._run.box import Box, Worker
-    from headrace._run.entry import Entry
-    from headrace._run.instance import Instance
-    from headrace._run.policies import BatchPolicy, DispatchPolicy
-    from headrace._run.runners import Work
-    from headrace._run.settings import Limits
+    from headrace._run.batches.batch import Errors
+    from headrace._run.batches.instance import Instance
+    from headrace._run.batches.runners import Work
+    from headrace._run.contract.policies import BatchPolicy, DispatchPolicy
+    from headrace._run.contract.settings import Limits
+    from headrace._run.requests.entry import Entry
+    from headrace._run.steps.box import Box, Worker
 
 
 class Node:

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast, overload
 from headrace._run.blueprint import Blueprint
 from headrace._run.engine import Engine
 from headrace._run.entrance import leave_all, raise_failed, seconds
-from headrace._run.futures import LoopCall, RequestFuture, give_up_all
+from headrace._run.graph.walk import walk
 from headrace._run.notebook import Statistics, html_of
-from headrace._run.parts import PartSink
-from headrace._run.probes import GuardedProbe, Probes
-from headrace._run.streams import AsyncStream, Reader, Stream
-from headrace._run.tracebacks import set_abandoned
-from headrace._run.walk import walk
+from headrace._run.records.probes import GuardedProbe, Probes
+from headrace._run.requests.futures import LoopCall, RequestFuture, give_up_all
+from headrace._run.requests.parts import PartSink
+from headrace._run.requests.streams import AsyncStream, Reader, Stream
+from headrace._run.steps.tracebacks import set_abandoned
 from headrace.errors import InputError
 from headrace.keys import Request
 
 if TYPE_CHECKING:
     from headrace._language.plan.pipeline_config import PipelineConfig
     from headrace._run.entrance import Admitted
-    from headrace._run.route import Graph
+    from headrace._run.graph.route import Graph
 else:
     PipelineConfig = Any  # for who asks what the annotations mean: its module would import pydantic
 
@@ -44,14 +44,14 @@ def without_inner_frames(error: Error) -> Error:
 
 
 def _outer(last: TracebackType | None) -> TracebackType | None:
-    kept: list[TracebackType] = []
+    frames: list[TracebackType] = []
     while last is not None:
         if not last.tb_frame.f_globals.get("__name__", "").startswith(_INNER):
-            kept.append(last)
+            frames.append(last)
         last = last.tb_next
     following: TracebackType | None = None
-    for held in reversed(kept):
-        following = TracebackType(following, held.tb_frame, held.tb_lasti, held.tb_lineno)
+    for frame in reversed(frames):
+        following = TracebackType(following, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
     return following
 
 

@@ -14,7 +14,8 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace._run import box, deadlocks, threads
+from headrace._run.requests import deadlocks
+from headrace._run.steps import box, threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

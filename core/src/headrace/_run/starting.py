@@ -7,17 +7,17 @@ from _thread import start_new_thread
 from functools import partial
 from typing import TYPE_CHECKING
 
-from headrace._run.box import Box
 from headrace._run.node import Node
-from headrace._run.probes import GuardedProbe
-from headrace._run.threads import Signal
+from headrace._run.records.probes import GuardedProbe
+from headrace._run.steps.box import Box
+from headrace._run.steps.threads import Signal
 from headrace.errors import SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from headrace._run.batches.instance import Instance
     from headrace._run.blueprint import Blueprint, BuiltNode, NodeBlueprint
-    from headrace._run.instance import Instance
 
 _log = logging.getLogger("headrace.build")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import decimal
 import enum
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import pytest
-from loading import load, problem, write
+from loading import load, problem, python, write
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, field_validator
 
 import headrace
@@ -257,3 +257,120 @@ def test_a_list_that_is_long_enough_is_not_called_too_short_for_its_wrong_parts(
 def test_what_is_no_path_is_told_without_names_of_classes():
     said = "Takes: file: Input should be a text, the path of a file"
     assert wrong(Nested, file=["a.onnx"]).message.startswith(said)
+
+
+class Described(headrace.Options):
+    """Size and mode: what the docstring of a class says.
+
+    Attributes:
+        positional: Never a field.
+        size: Side of the result,
+            in pixels: `a` or "b".
+
+            At most 9.
+        mode (str): How (a name).
+        limit: The text of the section.
+        gone: What no field has.
+        later:
+            A text below its name.
+
+    Note:
+        plain: Of another section.
+    """
+
+    positional: ClassVar[tuple[str, ...]] = ("size",)
+    size: int = Field(1, ge=1, le=9)
+    mode: Literal["fast", "exact"] = "fast"
+    limit: Annotated[int, Field(ge=0, description="The text of the type.")] = 0
+    own: int = Field(0, description="The text of the field.")
+    later: list[int] = Field([])
+    plain: int = 0
+
+
+class Inherits(Described):
+    """A class that says nothing new of what it inherits.
+
+    Attributes:
+        plain: Its own.
+        size: Of no field of this class.
+    """
+
+    plain: int = 0
+
+
+def descriptions(options):
+    return {name: field.description for name, field in options.model_fields.items()}
+
+
+def test_descriptions_are_read_from_the_docstring_of_the_class():
+    texts = {
+        "size": 'Side of the result, in pixels: `a` or "b". At most 9.',
+        "mode": "How (a name).",
+        "limit": "The text of the section.",
+        "own": "The text of the field.",
+        "later": "A text below its name.",
+        "plain": None,
+    }
+    assert descriptions(Described) == texts
+    assert descriptions(Inherits) == texts | {"plain": "Its own."}
+    schema = Described.model_json_schema()["properties"]
+    assert {name: about.get("description") for name, about in schema.items()} == texts
+    assert wrong(Described, limit=-1).message.startswith("Takes: limit: Input should be greater")
+
+
+def test_a_class_made_in_a_function_is_described():
+    class Mode(enum.Enum):
+        FAST = "fast"
+
+    class Local(headrace.Options):
+        """One mode.
+
+        Attributes:
+            mode: How (a name).
+        """
+
+        mode: Mode = Mode.FAST
+
+    assert descriptions(Local) == {"mode": "How (a name)."}
+    assert Local(mode="fast").mode is Mode.FAST
+
+
+WITHOUT_DOCSTRINGS = '''
+import headrace, pydantic
+
+class Add(headrace.Backend):
+    class Options(headrace.Options):
+        """What is added.
+
+        Attributes:
+            size: How much (no unit).
+        """
+
+        positional = ("size",)
+        size: int = pydantic.Field(1, ge=1)
+        own: int = pydantic.Field(0, description="Stays.")
+
+    def init(self, options, context):
+        self.size = options.size
+
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = request["data"] + self.size
+
+headrace.register("Add", Add)
+print([field.description for field in Add.Options.model_fields.values()])
+print(headrace.pipe({"backend": "Add(2)"})({"data": 1})["result"])
+try:
+    headrace.pipe({"backend": "Add(0)"})
+except headrace.errors.ConfigError as error:
+    print([problem.code for problem in error.problems])
+'''
+
+
+@pytest.mark.parametrize(("flag", "text"), [("-O", "How much (no unit)."), ("-OO", None)])
+def test_python_that_drops_docstrings_drops_descriptions_alone(flag, text):
+    done = python(flag, "-c", WITHOUT_DOCSTRINGS)
+    assert (done.stdout.splitlines(), done.stderr) == (
+        [str([text, "Stays."]), "3", "['option']"],
+        "",
+    )

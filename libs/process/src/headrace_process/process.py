@@ -70,26 +70,21 @@ class Process(Apart):
     """
 
     class Options(_Options):
-        """Options of Process."""
+        """Options of Process.
 
-        restart_limit: int | None = Field(
-            None,
-            ge=0,
-            description="After more deaths of an instance within a minute the liveness of headrace serve fails, "
-            "so that its supervisor starts the server anew; none: never. The process is started again in any case.",
-        )
-        kill_after_ms: float | None = Field(
-            None,
-            ge=0,
-            description="Kill the process when a batch of its instance runs for so long (ms) after the last "
-            "deadline of its requests; none: never. A batch with a request without deadline is not killed, and "
-            "inside another Process no deadlines are known.",
-        )
-        cpus: str | int | None = Field(
-            None,
-            description="The processors that the process may use, as taskset writes them (4-15, or 0,2); "
-            "none: those of the thread that starts it.",
-        )
+        Attributes:
+            restart_limit: After more deaths of an instance within a minute the liveness of headrace serve fails, so
+                that its supervisor starts the server anew; none: never. The process is started again in any case.
+            kill_after_ms: Kill the process when a batch of its instance runs for so long (ms) after the last deadline
+                of its requests; none: never. A batch with a request without deadline is not killed, and inside another
+                Process no deadlines are known.
+            cpus: The processors that the process may use, as taskset writes them (4-15, or 0,2); none: those of the
+                thread that starts it.
+        """
+
+        restart_limit: int | None = Field(None, ge=0)
+        kill_after_ms: float | None = Field(None, ge=0)
+        cpus: str | int | None = None
 
         @field_validator("cpus")
         @classmethod

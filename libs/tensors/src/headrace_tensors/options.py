@@ -45,42 +45,31 @@ def once(names: tuple[str, ...] | Literal["all"] | None) -> Any:
 
 
 class TensorOptions(headrace.Options):
-    """Options of every backend that runs a model on tensors."""
+    """Options of every backend that runs a model on tensors.
 
-    inputs: dict[str, _Key] = Field(
-        {},
-        description="Key of the request per input name; default: `data` for the only input that a "
-        "request must bring, else the input's name.",
-    )
-    outputs: Annotated[tuple[_Key, ...], Field(min_length=1)] | None = Field(
-        None, description="Names of the outputs to give; default: all."
-    )
-    ragged: Literal["group", "pad", "refuse"] = Field(
-        "group",
-        description="Samples of different shapes in one batch: run those of one shape together, pad "
-        "all to the largest, or refuse those unlike the first.",
-    )
-    pad_value: Annotated[float | dict[str, float], BeforeValidator(_pad_value)] = Field(
-        0.0,
-        description="What ragged = pad fills with, at the end of axes (in units of the data): one "
-        "number for all inputs, or a table by input ({input_ids = 1}), where others get 0.",
-    )
-    pad_multiple: int = Field(
-        1,
-        ge=1,
-        description="With ragged = pad: lengths of dynamic axes are rounded up to a multiple of "
-        "this number of elements, at most to the greatest that the model declares.",
-    )
-    crop: dict[str, _Key] | None = Field(
-        None,
-        description="With ragged = pad: where the warm-up can prove nothing, outputs that are cut to the "
-        "length that the request brought, as input by output ({output = 'input'}); {} cuts nothing.",
-    )
-    warm_up_input: headrace.FilePath | None = Field(
-        None,
-        description="A .npz file of arrays by input (a .npy file for the only one), one sample or "
-        "rows, with which the warm-up runs in place of random numbers.",
-    )
+    Attributes:
+        inputs: Key of the request per input name; default: `data` for the only input that a request must bring, else
+            the input's name.
+        outputs: Names of the outputs to give; default: all.
+        ragged: Samples of different shapes in one batch: run those of one shape together, pad all to the largest, or
+            refuse those unlike the first.
+        pad_value: What ragged = pad fills with, at the end of axes (in units of the data): one number for all inputs,
+            or a table by input ({input_ids = 1}), where others get 0.
+        pad_multiple: With ragged = pad: lengths of dynamic axes are rounded up to a multiple of this number of
+            elements, at most to the greatest that the model declares.
+        crop: With ragged = pad: where the warm-up can prove nothing, outputs that are cut to the length that the
+            request brought, as input by output ({output = 'input'}); {} cuts nothing.
+        warm_up_input: A .npz file of arrays by input (a .npy file for the only one), one sample or rows, with which the
+            warm-up runs in place of random numbers.
+    """
+
+    inputs: dict[str, _Key] = Field({})
+    outputs: Annotated[tuple[_Key, ...], Field(min_length=1)] | None = None
+    ragged: Literal["group", "pad", "refuse"] = "group"
+    pad_value: Annotated[float | dict[str, float], BeforeValidator(_pad_value)] = 0.0
+    pad_multiple: int = Field(1, ge=1)
+    crop: dict[str, _Key] | None = None
+    warm_up_input: headrace.FilePath | None = None
 
     @field_validator("outputs")
     @classmethod
@@ -94,14 +83,14 @@ class TensorOptions(headrace.Options):
 
 
 class UnbatchedOptions(TensorOptions):
-    """Options of a backend for models with inputs and outputs without batch axis."""
+    """Options of a backend for models with inputs and outputs without batch axis.
 
-    unbatched: Annotated[Literal["all"] | tuple[_Key, ...], BeforeValidator(_unbatched)] = Field(
-        (),
-        description="Names of inputs and outputs whose first axis is not the batch axis, or 'all'. "
-        "Requests with equal small inputs share a run; with such an output they are run one at a "
-        "time.",
-    )
+    Attributes:
+        unbatched: Names of inputs and outputs whose first axis is not the batch axis, or 'all'. Requests with equal
+            small inputs share a run; with such an output they are run one at a time.
+    """
+
+    unbatched: Annotated[Literal["all"] | tuple[_Key, ...], BeforeValidator(_unbatched)] = ()
 
     @field_validator("unbatched")
     @classmethod
@@ -120,10 +109,11 @@ RowSizes = Annotated[
 
 
 class BatchAxisOptions(UnbatchedOptions):
-    """Options of a backend for models with the batch axis elsewhere than first."""
+    """Options of a backend for models with the batch axis elsewhere than first.
 
-    batch_axis: dict[str, Annotated[int, Field(ge=0)]] = Field(
-        {},
-        description="Which axis is the batch axis, counted from 0, per input or output where it is "
-        "not the first (the state of a recurrent model), or where its name tells otherwise.",
-    )
+    Attributes:
+        batch_axis: Which axis is the batch axis, counted from 0, per input or output where it is not the first (the
+            state of a recurrent model), or where its name tells otherwise.
+    """
+
+    batch_axis: dict[str, Annotated[int, Field(ge=0)]] = Field({})

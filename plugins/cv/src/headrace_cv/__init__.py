@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 from headrace.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from headrace_cv.boxes import filter_detections, nms
-    from headrace_cv.canvas import letterbox_image
-    from headrace_cv.crops import center_crop_image, crop_image, crop_quad
-    from headrace_cv.headers import ImageHeader, check_image_file
-    from headrace_cv.image_files import decode_image, encode_image
-    from headrace_cv.images import convert_color, resize_image
-    from headrace_cv.scores import softmax, top_k
-    from headrace_cv.tensors import Normalization, image_to_tensor, tensor_to_image
-    from headrace_cv.transforms import LetterBoxTransform, boxes_to_image
+    from headrace_cv.files.headers import ImageHeader, check_image_file
+    from headrace_cv.files.image_files import decode_image, encode_image
+    from headrace_cv.functions.boxes import filter_detections, nms
+    from headrace_cv.functions.canvas import letterbox_image
+    from headrace_cv.functions.crops import center_crop_image, crop_image, crop_quad
+    from headrace_cv.functions.images import convert_color, resize_image
+    from headrace_cv.functions.scores import softmax, top_k
+    from headrace_cv.functions.tensors import Normalization, image_to_tensor, tensor_to_image
+    from headrace_cv.functions.transforms import LetterBoxTransform, boxes_to_image
 
 __version__ = "0.1.0"
 
@@ -46,15 +46,15 @@ __all__ = [
 ]
 
 _HOME = {
-    "boxes": "filter_detections nms",
-    "canvas": "letterbox_image",
-    "crops": "center_crop_image crop_image crop_quad",
-    "headers": "ImageHeader check_image_file",
-    "image_files": "decode_image encode_image",
-    "images": "convert_color resize_image",
-    "scores": "softmax top_k",
-    "tensors": "Normalization image_to_tensor tensor_to_image",
-    "transforms": "LetterBoxTransform boxes_to_image",
+    "files.headers": "ImageHeader check_image_file",
+    "files.image_files": "decode_image encode_image",
+    "functions.boxes": "filter_detections nms",
+    "functions.canvas": "letterbox_image",
+    "functions.crops": "center_crop_image crop_image crop_quad",
+    "functions.images": "convert_color resize_image",
+    "functions.scores": "softmax top_k",
+    "functions.tensors": "Normalization image_to_tensor tensor_to_image",
+    "functions.transforms": "LetterBoxTransform boxes_to_image",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOME)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, FiniteFloat
 
 import headrace
-from headrace_cv.limits import MAX_PIXELS, MAX_SIDE
+from headrace_cv.functions.limits import MAX_PIXELS, MAX_SIDE
 
 __all__ = ["ImageOptions", "Interpolation", "PerChannel", "Side", "check_made"]
 
@@ -22,14 +22,13 @@ Interpolation = Literal["nearest", "linear", "cubic", "area", "lanczos"]
 
 
 class ImageOptions(headrace.Options):
-    """The options of all backends that take or make images."""
+    """The options of all backends that take or make images.
 
-    max_pixels: int = Field(
-        MAX_PIXELS,
-        ge=1,
-        le=1 << 30,
-        description="Largest image that is read or made, in pixels (width x height).",
-    )
+    Attributes:
+        max_pixels: Largest image that is read or made, in pixels (width x height).
+    """
+
+    max_pixels: int = Field(MAX_PIXELS, ge=1, le=1 << 30)
 
 
 def check_made(height: int | None, width: int | None, max_pixels: int) -> None:

@@ -47,7 +47,7 @@ class Softmax(PerImage):
 
     def build(self, options: Any) -> Callable[[Request], None]:
         """Compute the probabilities of one request."""
-        from headrace_cv.scores import softmax
+        from headrace_cv.functions.scores import softmax
 
         return of_data(softmax, self.expected)
 
@@ -77,14 +77,16 @@ class TopK(PerImage):
     """
 
     class Options(headrace.Options):
-        """How many classes, and their names."""
+        """How many classes, and their names.
 
-        k: int = Field(default=5, ge=1, description="How many classes to name, at most.")
-        labels: tuple[str, ...] | headrace.FilePath | None = Field(
-            None,
-            description="Names of the classes: a list, or the path of a text file with a name per line, or of a .json file "
-            "with a list or an object; none: classes are called by their numbers.",
-        )
+        Attributes:
+            k: How many classes to name, at most.
+            labels: Names of the classes: a list, or the path of a text file with a name per line, or of a .json file
+                with a list or an object; none: classes are called by their numbers.
+        """
+
+        k: int = Field(default=5, ge=1)
+        labels: tuple[str, ...] | headrace.FilePath | None = None
 
         positional = ("k", "labels")
 
@@ -92,7 +94,7 @@ class TopK(PerImage):
 
     def build(self, options: Any) -> Callable[[Request], None]:
         """Read the names, and name the best classes of one request."""
-        from headrace_cv.scores import top_k
+        from headrace_cv.functions.scores import top_k
 
         labels = options.labels
         if isinstance(labels, Path):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field
-
 from headrace.errors import InputError
 from headrace_cv._fields import ImageOptions
 from headrace_cv._per_image import PerImage, read_key
@@ -62,11 +60,13 @@ class CvtColorMat(PerImage):
     """
 
     class Options(ImageOptions):
-        """The colour to convert to."""
+        """The colour to convert to.
 
-        color: Literal["rgb", "bgr", "gray"] = Field(
-            description="Order of the channels of the result (a name)."
-        )
+        Attributes:
+            color: Order of the channels of the result (a name).
+        """
+
+        color: Literal["rgb", "bgr", "gray"]
 
         positional = ("color",)
 
@@ -78,7 +78,7 @@ class CvtColorMat(PerImage):
 
     def build(self, options: Any) -> Callable[[Request], None]:
         """Convert one image from the colour named by its request."""
-        from headrace_cv.images import color_converter
+        from headrace_cv.functions.images import color_converter
 
         expected, target = self.expected, options.color
         convert = color_converter(target, options.max_pixels)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headrace_cv.image_files import encode_image
-from headrace_cv.transforms import LetterBoxTransform
+from headrace_cv.files.image_files import encode_image
+from headrace_cv.functions.transforms import LetterBoxTransform
 from headrace_testing import BackendConformance
 
 if TYPE_CHECKING:

@@ -41,7 +41,7 @@ class _Crop(PerImage):
         `as_image` checks the image first. So an `InputError` without a key is about the place, and
         gets its key.
         """
-        from headrace_cv.images import as_image
+        from headrace_cv.functions.images import as_image
 
         key, max_pixels = options.key, options.max_pixels
         expected, expected_place = self.expected, self.expected_place
@@ -88,16 +88,17 @@ class CropMat(_Crop):
     """
 
     class Options(ImageOptions):
-        """The place of the box, and the rule outside of the image."""
+        """The place of the box, and the rule outside of the image.
 
-        key: str = Field("box", min_length=1, description="Key of the request that holds the box.")
-        outside: Literal["clip", "refuse", "fill"] = Field(
-            "clip",
-            description="A box that leaves the image is cut off, refused, or filled up (a name).",
-        )
-        fill_value: FiniteFloat | PerChannel = Field(
-            0, description="What `fill` puts there, in pixel values: one number or one per channel."
-        )
+        Attributes:
+            key: Key of the request that holds the box.
+            outside: A box that leaves the image is cut off, refused, or filled up (a name).
+            fill_value: What `fill` puts there, in pixel values: one number or one per channel.
+        """
+
+        key: str = Field("box", min_length=1)
+        outside: Literal["clip", "refuse", "fill"] = "clip"
+        fill_value: FiniteFloat | PerChannel = 0
 
         positional = ("key",)
 
@@ -105,7 +106,7 @@ class CropMat(_Crop):
 
     def cutter(self, options: Any) -> Callable[[Any, Any], Any]:
         """Return `headrace_cv.crop_image` with the options filled in."""
-        from headrace_cv.crops import crop_image
+        from headrace_cv.functions.crops import crop_image
 
         own = options.model_dump(include={"outside", "fill_value", "max_pixels"})
         return functools.partial(crop_image, **own)
@@ -135,16 +136,17 @@ class CenterCropMat(PerImage):
     """
 
     class Options(ImageOptions):
-        """The size of the crop."""
+        """The size of the crop.
 
-        crop_h: Side = Field(description="Height of the result, in pixels.")
-        crop_w: Side | None = Field(
-            None, description="Width of the result, in pixels; none: as crop_h."
-        )
-        fill_value: FiniteFloat | PerChannel = Field(
-            0,
-            description="Value of pixels outside of the image, in pixel values: one number or one per channel.",
-        )
+        Attributes:
+            crop_h: Height of the result, in pixels.
+            crop_w: Width of the result, in pixels; none: as crop_h.
+            fill_value: Value of pixels outside of the image, in pixel values: one number or one per channel.
+        """
+
+        crop_h: Side
+        crop_w: Side | None = None
+        fill_value: FiniteFloat | PerChannel = 0
 
         positional = ("crop_h", "crop_w")
 
@@ -156,7 +158,7 @@ class CenterCropMat(PerImage):
 
     def build(self, options: Any) -> Callable[[Request], None]:
         """Cut the middle out of one image."""
-        from headrace_cv.crops import center_crop_image
+        from headrace_cv.functions.crops import center_crop_image
 
         own = options.model_dump(include={"fill_value", "max_pixels"})
         own |= {"height": options.crop_h, "width": options.crop_w}
@@ -193,28 +195,22 @@ class PerspectiveCropMat(_Crop):
     """
 
     class Options(ImageOptions):
-        """Where the corners are, and the size of the crop."""
+        """Where the corners are, and the size of the crop.
 
-        key: str = Field(
-            "quad", min_length=1, description="Key of the request that holds the corners."
-        )
-        crop_h: Side | None = Field(
-            None,
-            description="Height of the result, in pixels; none: natural, or by the aspect ratio.",
-        )
-        crop_w: Side | None = Field(
-            None,
-            description="Width of the result, in pixels; none: natural, or by the aspect ratio.",
-        )
-        rotate_upright: FiniteFloat | None = Field(
-            None,
-            gt=0,
-            description="Turn crops by 90 degrees counter-clockwise whose height is at least this "
-            "many times their width (a ratio); none turns none.",
-        )
-        interpolation: Literal["linear", "cubic", "lanczos"] = Field(
-            "cubic", description="How values between pixels are computed (a name)."
-        )
+        Attributes:
+            key: Key of the request that holds the corners.
+            crop_h: Height of the result, in pixels; none: natural, or by the aspect ratio.
+            crop_w: Width of the result, in pixels; none: natural, or by the aspect ratio.
+            rotate_upright: Turn crops by 90 degrees counter-clockwise whose height is at least this many times their
+                width (a ratio); none turns none.
+            interpolation: How values between pixels are computed (a name).
+        """
+
+        key: str = Field("quad", min_length=1)
+        crop_h: Side | None = None
+        crop_w: Side | None = None
+        rotate_upright: FiniteFloat | None = Field(None, gt=0)
+        interpolation: Literal["linear", "cubic", "lanczos"] = "cubic"
 
         positional = ("key",)
 
@@ -227,7 +223,7 @@ class PerspectiveCropMat(_Crop):
 
     def cutter(self, options: Any) -> Callable[[Any, Any], Any]:
         """Return `headrace_cv.crop_quad` with the options filled in."""
-        from headrace_cv.crops import crop_quad
+        from headrace_cv.functions.crops import crop_quad
 
         own = options.model_dump(include={"rotate_upright", "interpolation", "max_pixels"})
         return functools.partial(crop_quad, height=options.crop_h, width=options.crop_w, **own)

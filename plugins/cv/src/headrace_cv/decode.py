@@ -52,25 +52,21 @@ class DecodeMat(PerImage):
     """
 
     class Options(ImageOptions):
-        """The limits, and whether the picture is turned as its EXIF data ask."""
+        """The limits, and whether the picture is turned as its EXIF data ask.
 
-        max_bytes: int | None = Field(
-            None, ge=1, description="Longest file, in bytes; none means any length."
-        )
-        exif_orientation: bool = Field(
-            True,
-            description="Turn and mirror the picture as its EXIF data ask, or the XMP data of a PNG file "
-            "(true or false).",
-        )
-        formats: tuple[Further, ...] = Field(
-            (),
-            description="Formats that are decoded beside JPEG, PNG and WebP, by Pillow (names): bmp, tiff, "
-            "gif, avif, ppm, jpeg2000.",
-        )
-        encoding: Literal["base64"] | None = Field(
-            None,
-            description="How the file is written: base64, also as a data URL; none: its bytes as they are.",
-        )
+        Attributes:
+            max_bytes: Longest file, in bytes; none means any length.
+            exif_orientation: Turn and mirror the picture as its EXIF data ask, or the XMP data of a PNG file (true or
+                false).
+            formats: Formats that are decoded beside JPEG, PNG and WebP, by Pillow (names): bmp, tiff, gif, avif, ppm,
+                jpeg2000.
+            encoding: How the file is written: base64, also as a data URL; none: its bytes as they are.
+        """
+
+        max_bytes: int | None = Field(None, ge=1)
+        exif_orientation: bool = True
+        formats: tuple[Further, ...] = ()
+        encoding: Literal["base64"] | None = None
 
         @field_validator("formats")
         @classmethod
@@ -86,7 +82,7 @@ class DecodeMat(PerImage):
 
     def decoder(self, options: Any) -> Callable[[Any], Any]:
         """Return a function that decodes a file."""
-        from headrace_cv.image_files import file_of_base64, image_decoder
+        from headrace_cv.files.image_files import file_of_base64, image_decoder
 
         names = set(DecodeMat.Options.model_fields) - {"encoding"}
         image_of = image_decoder(**options.model_dump(include=names))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, FiniteFloat, field_validator, model_validator
+from pydantic import FiniteFloat, field_validator, model_validator
 
 from headrace_cv._fields import PerChannel, Side, check_made
 from headrace_cv._per_image import of_data
@@ -47,21 +47,23 @@ class Decode2Tensor(DecodeMat):
     """
 
     class Options(DecodeMat.Options):
-        """The limits of `DecodeMat`, the size, and the numbers of `Mat2Tensor`."""
+        """The limits of `DecodeMat`, the size, and the numbers of `Mat2Tensor`.
 
-        resize_h: Side = Field(description="Height of the result, in pixels.")
-        resize_w: Side = Field(description="Width of the result, in pixels.")
-        color: Literal["rgb", "bgr"] = Field(
-            "rgb", description="Order of the channels of the result: rgb or bgr."
-        )
-        scale: FiniteFloat = Field(1.0, description="Factor, multiplied first (no unit), not 0.")
-        mean: FiniteFloat | PerChannel | None = Field(
-            None,
-            description="Subtracted after scaling, in scaled values: one number or three, as `color` orders them.",
-        )
-        std: FiniteFloat | PerChannel | None = Field(
-            None, description="Divided by last, in scaled values, not 0: one number or three."
-        )
+        Attributes:
+            resize_h: Height of the result, in pixels.
+            resize_w: Width of the result, in pixels.
+            color: Order of the channels of the result: rgb or bgr.
+            scale: Factor, multiplied first (no unit), not 0.
+            mean: Subtracted after scaling, in scaled values: one number or three, as `color` orders them.
+            std: Divided by last, in scaled values, not 0: one number or three.
+        """
+
+        resize_h: Side
+        resize_w: Side
+        color: Literal["rgb", "bgr"] = "rgb"
+        scale: FiniteFloat = 1.0
+        mean: FiniteFloat | PerChannel | None = None
+        std: FiniteFloat | PerChannel | None = None
 
         positional = ("resize_h", "resize_w")
         _divides = field_validator("scale", "std")(refuse_zero)
@@ -92,7 +94,7 @@ class Decode2Tensor(DecodeMat):
         """Decode one file, and make a tensor of its picture."""
         import cv2
 
-        from headrace_cv.tensors import Normalization, blob_params
+        from headrace_cv.functions.tensors import Normalization, blob_params
 
         decode = self.decoder(options)
         about = blob_params(Normalization(options.scale, options.mean, options.std), 3)

@@ -43,26 +43,19 @@ class NMS(PerImage):
     """
 
     class Options(headrace.Options):
-        """When boxes count as the same object, and when rows are dropped."""
+        """When boxes count as the same object, and when rows are dropped.
 
-        iou_threshold: float = Field(
-            0.5,
-            ge=0,
-            le=1,
-            description="Overlap above which the lesser box is dropped "
-            "(intersection over union, 0 to 1).",
-        )
-        score_threshold: float | None = Field(
-            None,
-            allow_inf_nan=False,
-            description="Rows of a lower score are dropped, in units of the score; none keeps all.",
-        )
-        class_agnostic: bool = Field(
-            False, description="Boxes of different classes drop each other too (true or false)."
-        )
-        max_boxes: int | None = Field(
-            None, ge=1, description="Most rows of the result, the best ones; none means any number."
-        )
+        Attributes:
+            iou_threshold: Overlap above which the lesser box is dropped (intersection over union, 0 to 1).
+            score_threshold: Rows of a lower score are dropped, in units of the score; none keeps all.
+            class_agnostic: Boxes of different classes drop each other too (true or false).
+            max_boxes: Most rows of the result, the best ones; none means any number.
+        """
+
+        iou_threshold: float = Field(0.5, ge=0, le=1)
+        score_threshold: float | None = Field(None, allow_inf_nan=False)
+        class_agnostic: bool = False
+        max_boxes: int | None = Field(None, ge=1)
 
         positional = ("iou_threshold", "score_threshold")
 
@@ -70,6 +63,6 @@ class NMS(PerImage):
 
     def build(self, options: Any) -> Callable[[Request], None]:
         """Keep the best rows of one request."""
-        from headrace_cv.boxes import filter_detections
+        from headrace_cv.functions.boxes import filter_detections
 
         return of_data(functools.partial(filter_detections, **options.model_dump()), self.expected)

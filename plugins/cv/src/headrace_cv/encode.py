@@ -43,17 +43,15 @@ class EncodeMat(PerImage):
     """
 
     class Options(ImageOptions):
-        """The format of the file, and its quality."""
+        """The format of the file, and its quality.
 
-        format: Literal["jpeg", "png", "webp"] = Field(
-            "jpeg", description="Format of the file (a name)."
-        )
-        quality: int = Field(
-            95,
-            ge=1,
-            le=100,
-            description="Quality of JPEG and lossy WebP, 1 to 100 (no unit); PNG loses nothing.",
-        )
+        Attributes:
+            format: Format of the file (a name).
+            quality: Quality of JPEG and lossy WebP, 1 to 100 (no unit); PNG loses nothing.
+        """
+
+        format: Literal["jpeg", "png", "webp"] = "jpeg"
+        quality: int = Field(95, ge=1, le=100)
 
         positional = ("format", "quality")
 
@@ -62,7 +60,7 @@ class EncodeMat(PerImage):
 
     def build(self, options: Any) -> Callable[[Request], None]:
         """Encode one image of the colour named by its request."""
-        from headrace_cv.image_files import encode_image
+        from headrace_cv.files.image_files import encode_image
 
         expected, form = self.expected, options.format
         quality, max_pixels = options.quality, options.max_pixels

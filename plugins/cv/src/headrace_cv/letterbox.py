@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydantic import Field, FiniteFloat, model_validator
+from pydantic import FiniteFloat, model_validator
 
 import headrace
 from headrace.errors import InputError
@@ -48,19 +48,21 @@ class LetterBoxMat(PerImage):
     """
 
     class Options(ImageOptions):
-        """The canvas, and how the image is fitted into it."""
+        """The canvas, and how the image is fitted into it.
 
-        resize_h: Side = Field(description="Height of the canvas, in pixels.")
-        resize_w: Side = Field(description="Width of the canvas, in pixels.")
-        fill_value: FiniteFloat | PerChannel = Field(
-            114, description="Value of the padding, in pixel values: one number or one per channel."
-        )
-        enlarge: bool = Field(
-            True, description="Make images larger that are smaller than the canvas (true or false)."
-        )
-        interpolation: Interpolation = Field(
-            "linear", description="How values between pixels are computed (a name)."
-        )
+        Attributes:
+            resize_h: Height of the canvas, in pixels.
+            resize_w: Width of the canvas, in pixels.
+            fill_value: Value of the padding, in pixel values: one number or one per channel.
+            enlarge: Make images larger that are smaller than the canvas (true or false).
+            interpolation: How values between pixels are computed (a name).
+        """
+
+        resize_h: Side
+        resize_w: Side
+        fill_value: FiniteFloat | PerChannel = 114
+        enlarge: bool = True
+        interpolation: Interpolation = "linear"
 
         positional = ("resize_h", "resize_w", "fill_value")
 
@@ -74,7 +76,7 @@ class LetterBoxMat(PerImage):
 
     def build(self, options: Any) -> Callable[[Request], None]:
         """Fit one image, and record its position in the canvas."""
-        from headrace_cv.canvas import letterbox_image
+        from headrace_cv.functions.canvas import letterbox_image
 
         expected = self.expected
         own = options.model_dump(include={"fill_value", "enlarge", "interpolation", "max_pixels"})
@@ -140,11 +142,13 @@ class UnletterBox(PerImage):
     """
 
     class Options(headrace.Options):
-        """The rule for boxes reaching into the padding."""
+        """The rule for boxes reaching into the padding.
 
-        clip: bool = Field(
-            True, description="Cut boxes off at the border of the image (true or false)."
-        )
+        Attributes:
+            clip: Cut boxes off at the border of the image (true or false).
+        """
+
+        clip: bool = True
 
         positional = ("clip",)
 
@@ -153,7 +157,7 @@ class UnletterBox(PerImage):
 
     def build(self, options: Any) -> Callable[[Request], None]:
         """Map the boxes of one request by the transform under its key ``letterbox``."""
-        from headrace_cv.transforms import LetterBoxTransform, boxes_to_image
+        from headrace_cv.functions.transforms import LetterBoxTransform, boxes_to_image
 
         expected, clip = self.expected, options.clip
         wanted = "a LetterBoxTransform, as LetterBoxMat and TopLeftResizeMat write it"

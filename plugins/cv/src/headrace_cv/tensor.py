@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, FiniteFloat, field_validator, model_validator
+from pydantic import FiniteFloat, field_validator, model_validator
 
 from headrace.errors import Problem
 from headrace_cv._fields import ImageOptions, PerChannel
@@ -117,20 +117,19 @@ class Mat2Tensor(PerImage):
     """
 
     class Options(ImageOptions):
-        """The numbers to scale and normalise with."""
+        """The numbers to scale and normalise with.
 
-        scale: FiniteFloat | None = Field(
-            None, description="Factor, multiplied first (no unit); none means 1."
-        )
-        mean: FiniteFloat | PerChannel | None = Field(
-            None,
-            description="Subtracted after scaling, in scaled values: one number or one per channel.",
-        )
-        std: FiniteFloat | PerChannel | None = Field(
-            None,
-            description="Divided by last, in scaled values, not 0: one number or one per channel.",
-        )
-        axes: Axes = Field("chw", description="Order of the axes of the result: chw or hwc.")
+        Attributes:
+            scale: Factor, multiplied first (no unit); none means 1.
+            mean: Subtracted after scaling, in scaled values: one number or one per channel.
+            std: Divided by last, in scaled values, not 0: one number or one per channel.
+            axes: Order of the axes of the result: chw or hwc.
+        """
+
+        scale: FiniteFloat | None = None
+        mean: FiniteFloat | PerChannel | None = None
+        std: FiniteFloat | PerChannel | None = None
+        axes: Axes = "chw"
 
         positional = ("scale", "mean", "std")
         _divides = field_validator("std")(refuse_zero)
@@ -152,7 +151,7 @@ class Mat2Tensor(PerImage):
 
     def build(self, options: Any) -> Callable[[Request], None]:
         """Turn one image into a tensor."""
-        from headrace_cv.tensors import Normalization, tensor_maker
+        from headrace_cv.functions.tensors import Normalization, tensor_maker
 
         normalization = Normalization(options.scale, options.mean, options.std)
         turned = tensor_maker(normalization, options.axes, options.max_pixels)
@@ -185,19 +184,19 @@ class Tensor2Mat(PerImage):
     """
 
     class Options(ImageOptions):
-        """The numbers of `Mat2Tensor`."""
+        """The numbers of `Mat2Tensor`.
 
-        scale: FiniteFloat | None = Field(
-            None, description="Divided by last, not 0 (no unit); none means 1."
-        )
-        mean: FiniteFloat | PerChannel | None = Field(
-            None, description="Added before that, in scaled values: one number or one per channel."
-        )
-        std: FiniteFloat | PerChannel | None = Field(
-            None,
-            description="Multiplied first, in scaled values, not 0: one number or one per channel.",
-        )
-        axes: Axes = Field("chw", description="Order of the axes of the tensor: chw or hwc.")
+        Attributes:
+            scale: Divided by last, not 0 (no unit); none means 1.
+            mean: Added before that, in scaled values: one number or one per channel.
+            std: Multiplied first, in scaled values, not 0: one number or one per channel.
+            axes: Order of the axes of the tensor: chw or hwc.
+        """
+
+        scale: FiniteFloat | None = None
+        mean: FiniteFloat | PerChannel | None = None
+        std: FiniteFloat | PerChannel | None = None
+        axes: Axes = "chw"
 
         positional = ("scale", "mean", "std")
         _divide = field_validator("scale", "std")(refuse_zero)
@@ -211,7 +210,7 @@ class Tensor2Mat(PerImage):
 
     def build(self, options: Any) -> Callable[[Request], None]:
         """Turn one tensor into an image."""
-        from headrace_cv.tensors import Normalization, tensor_to_image
+        from headrace_cv.functions.tensors import Normalization, tensor_to_image
 
         normalization = Normalization(options.scale, options.mean, options.std).inverse()
         own = options.model_dump(include={"axes", "max_pixels"})

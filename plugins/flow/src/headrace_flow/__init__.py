@@ -14,11 +14,9 @@ from typing import TYPE_CHECKING
 from headrace.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from headrace_flow.again import Loop
-    from headrace_flow.alike import Alike
     from headrace_flow.branching import HasKey, NotHasKey, Random
-    from headrace_flow.budget import Budget
-    from headrace_flow.cache import Cache
+    from headrace_flow.caching.cache import Cache
+    from headrace_flow.caching.once import Once
     from headrace_flow.concurrency import Concurrency
     from headrace_flow.conditions import (
         Condition,
@@ -33,7 +31,9 @@ if TYPE_CHECKING:
         When,
     )
     from headrace_flow.iterate import Iterate
-    from headrace_flow.once import Once
+    from headrace_flow.loop import Loop
+    from headrace_flow.policies.alike import Alike
+    from headrace_flow.policies.budget import Budget
     from headrace_flow.queues import Observer, Queue, Recv, Send
     from headrace_flow.repost import Repost, Restart
     from headrace_flow.script import Script, call, part
@@ -79,16 +79,16 @@ __all__ = [
 ]
 
 _HOME = {
-    "again": "Loop",
-    "alike": "Alike",
     "branching": "HasKey NotHasKey Random",
-    "budget": "Budget",
-    "cache": "Cache",
+    "caching.cache": "Cache",
+    "caching.once": "Once",
     "concurrency": "Concurrency",
     "conditions": "Condition ConditionPolicy Count Enough FreeInstances Idle Verdict Waited "
     "Weight When",
     "iterate": "Iterate",
-    "once": "Once",
+    "loop": "Loop",
+    "policies.alike": "Alike",
+    "policies.budget": "Budget",
     "queues": "Observer Queue Recv Send",
     "repost": "Repost Restart",
     "script": "Script call part",

@@ -82,10 +82,14 @@ class HasKey(Branches):
     """
 
     class Options(headrace.Options):
-        """Options of HasKey and NotHasKey."""
+        """Options of HasKey and NotHasKey.
+
+        Attributes:
+            key: The key of the request that decides.
+        """
 
         positional = ("key",)
-        key: str = Field(description="The key of the request that decides.")
+        key: str
 
     decision = staticmethod(lambda options, _: lambda request: options.key in request)
 
@@ -138,13 +142,16 @@ class Random(Branches):
     """
 
     class Options(headrace.Options):
-        """Options of Random."""
+        """Options of Random.
+
+        Attributes:
+            p: Probability of the first branch, 0 to 1.
+            seed: Seed of the random numbers, for runs that can be repeated.
+        """
 
         positional = ("p",)
-        p: float = Field(ge=0, le=1, description="Probability of the first branch, 0 to 1.")
-        seed: int | None = Field(
-            None, description="Seed of the random numbers, for runs that can be repeated."
-        )
+        p: float = Field(ge=0, le=1)
+        seed: int | None = None
 
     @classmethod
     def auto_instances(cls, options: Any, device: str | None, threads: int) -> int | None:

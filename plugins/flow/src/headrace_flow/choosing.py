@@ -10,8 +10,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
-
 import headrace
 from headrace.errors import ConfigError, PluginError, Problem, SetupError
 from headrace.isolation import error_text
@@ -64,9 +62,13 @@ class Fallback(headrace.Backend):
     """
 
     class Options(headrace.Options):
-        """What was left out before it was planned."""
+        """What was left out before it was planned.
 
-        absent: tuple[str, ...] = Field((), description="Why branches were left out, a text each.")
+        Attributes:
+            absent: Why branches were left out, a text each.
+        """
+
+        absent: tuple[str, ...] = ()
 
     takes = (0, None)
     rerun = False

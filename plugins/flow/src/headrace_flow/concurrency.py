@@ -44,12 +44,18 @@ class Concurrency(headrace.Backend):
     """
 
     class Options(headrace.Options):
-        """Options of Concurrency."""
+        """Options of Concurrency.
+
+        Attributes:
+            name: The name of the limit, as gpu.
+            most: How many batches run at a time.
+            shared: Whether the pipelines of the process share it.
+        """
 
         positional = ("name",)
-        name: str = Field(min_length=1, description="The name of the limit, as gpu.")
-        most: int = Field(1, ge=1, description="How many batches run at a time.")
-        shared: bool = Field(False, description="Whether the pipelines of the process share it.")
+        name: str = Field(min_length=1)
+        most: int = Field(1, ge=1)
+        shared: bool = False
 
     takes = 1
     keeps = True

@@ -242,7 +242,7 @@ class ConditionPolicy(Sized):
 
         class Tunable(ConditionPolicy):
             class Options(ConditionPolicy.Options):
-                wait_ms: float = Field(5, ge=0, description="Longest wait, in milliseconds.")
+                wait_ms: float = Field(5, ge=0)
 
             def make_condition(self, options):
                 return Idle() | Waited(ms=options.wait_ms)

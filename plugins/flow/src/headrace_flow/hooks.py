@@ -10,4 +10,7 @@ __all__ = ["headrace_batch_policies"]
 @hookimpl
 def headrace_batch_policies() -> dict[str, str]:
     """Return the batch policies."""
-    return {"Alike": "headrace_flow.alike:Alike", "Budget": "headrace_flow.budget:Budget"}
+    return {
+        "Alike": "headrace_flow.policies.alike:Alike",
+        "Budget": "headrace_flow.policies.budget:Budget",
+    }

@@ -82,12 +82,15 @@ class Iterate(headrace.Backend):
     """
 
     class Options(headrace.Options):
-        """Options of Iterate."""
+        """Options of Iterate.
 
-        until: str = Field(
-            min_length=1, description="The key whose presence after a step ends a request."
-        )
-        limit: int = Field(4096, ge=1, description="How many steps one request may run.")
+        Attributes:
+            until: The key whose presence after a step ends a request.
+            limit: How many steps one request may run.
+        """
+
+        until: str = Field(min_length=1)
+        limit: int = Field(4096, ge=1)
 
         @field_validator("until")
         @classmethod

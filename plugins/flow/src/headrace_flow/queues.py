@@ -129,10 +129,14 @@ class QueueUser(headrace.Backend):
     uses_pipeline = True
 
     class Options(headrace.Options):
-        """Options of Send, Recv and Observer."""
+        """Options of Send, Recv and Observer.
+
+        Attributes:
+            queue: Name of the queue.
+        """
 
         positional = ("queue",)
-        queue: str = Field(description="Name of the queue.")
+        queue: str
 
     queue: NamedQueue
 
@@ -180,9 +184,13 @@ class Queue(QueueUser):
     """
 
     class Options(QueueUser.Options):
-        """Options of Queue."""
+        """Options of Queue.
 
-        max: int = Field(_DEFAULT_MAX, ge=1, description="How many requests it holds.")
+        Attributes:
+            max: How many requests it holds.
+        """
+
+        max: int = Field(_DEFAULT_MAX, ge=1)
 
     reads = ()
     writes = ()

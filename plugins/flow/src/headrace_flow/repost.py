@@ -62,14 +62,15 @@ class Repost(headrace.Backend):
     """
 
     class Options(headrace.Options):
-        """Options of Repost."""
+        """Options of Repost.
 
-        node: str = Field(description="The node at which requests go on.")
-        limit: int = Field(
-            100,
-            ge=1,
-            description="The most reposts of a request, counted together with the requests that Forward makes of it.",
-        )
+        Attributes:
+            node: The node at which requests go on.
+            limit: The most reposts of a request, counted together with the requests that Forward makes of it.
+        """
+
+        node: str
+        limit: int = Field(100, ge=1)
 
     place = Place(stands="last")
     keeps = True
@@ -150,12 +151,15 @@ class Restart(Repost):
     """
 
     class Options(headrace.Options):
-        """Options of Restart."""
+        """Options of Restart.
 
-        nodes: tuple[str, ...] = Field(min_length=1, description="The nodes that the key may name.")
-        limit: int = Field(
-            100, ge=1, description="How many times a request may run, the first run included."
-        )
+        Attributes:
+            nodes: The nodes that the key may name.
+            limit: How many times a request may run, the first run included.
+        """
+
+        nodes: tuple[str, ...] = Field(min_length=1)
+        limit: int = Field(100, ge=1)
 
     reads = RestartKeys
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import GeneratorType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, TypeAdapter, ValidationInfo
+from pydantic import AfterValidator, TypeAdapter, ValidationInfo
 
 import headrace
 from headrace.errors import ClosedError, ContractError, InputError, SetupError, among
@@ -345,14 +345,16 @@ class Script(headrace.Backend):
     """
 
     class Options(headrace.Options):
-        """Options of Script."""
+        """Options of Script.
+
+        Attributes:
+            function: What to run, as `pages.py:page`: a file, relative to the configuration, and a generator function
+                in it.
+        """
 
         positional = ("function",)
 
-        function: Annotated[headrace.OutputPath, AfterValidator(_checked_script)] = Field(
-            description="What to run, as `pages.py:page`: a file, relative to the configuration, and a generator "
-            "function in it."
-        )
+        function: Annotated[headrace.OutputPath, AfterValidator(_checked_script)]
 
     uses_pipeline = True
     keeps = True

@@ -256,36 +256,27 @@ class StateFul(headrace.Backend):
     """
 
     class Options(headrace.Options):
-        """Options of StateFul."""
+        """Options of StateFul.
+
+        Attributes:
+            key: The key of a request that names its session.
+            keep: Outputs of X, each with the key under which the session's next request has it.
+            idle_s: How long a session without requests is kept, in seconds.
+            states: How many sessions are kept at most; clients with keys have equal shares.
+            initial: The state of a new session: zeros for the inputs that X declares, or nothing.
+            start: The effect of a request without ``sequence_start`` on a new session: it begins it, or is refused.
+                Default: ``begin``, over Triton's protocol ``required``.
+            on_error: Whether a request that fails leaves the state as it was, or drops it.
+        """
 
         positional = ("key",)
-        key: str = Field(
-            "session", min_length=1, description="The key of a request that names its session."
-        )
-        keep: dict[str, str] = Field(
-            description="Outputs of X, each with the key under which the session's next request has it."
-        )
-        idle_s: float = Field(
-            60.0, gt=0, description="How long a session without requests is kept, in seconds."
-        )
-        states: int = Field(
-            10_000,
-            ge=1,
-            description="How many sessions are kept at most; clients with keys have equal shares.",
-        )
-        initial: Literal["zeros", "none"] = Field(
-            "zeros",
-            description="The state of a new session: zeros for the inputs that X declares, or nothing.",
-        )
-        start: Literal["begin", "required"] | None = Field(
-            None,
-            description="The effect of a request without ``sequence_start`` on a new session: it begins it, or"
-            " is refused. Default: ``begin``, over Triton's protocol ``required``.",
-        )
-        on_error: Literal["keep", "drop"] = Field(
-            "keep",
-            description="Whether a request that fails leaves the state as it was, or drops it.",
-        )
+        key: str = Field("session", min_length=1)
+        keep: dict[str, str]
+        idle_s: float = Field(60.0, gt=0)
+        states: int = Field(10_000, ge=1)
+        initial: Literal["zeros", "none"] = "zeros"
+        start: Literal["begin", "required"] | None = None
+        on_error: Literal["keep", "drop"] = "keep"
 
         @model_validator(mode="after")
         def _distinct(self) -> StateFul.Options:

@@ -11,28 +11,30 @@ from typing import TYPE_CHECKING
 from headrace.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from headrace_observe.bench import Benchmark
-    from headrace_observe.explaining import why
-    from headrace_observe.inspecting import inspect
-    from headrace_observe.instruments import Timer, gpus
+    from headrace_observe.bench.benchmark import Benchmark
+    from headrace_observe.bench.gpus import gpus
+    from headrace_observe.bench.one_backend import inspect
+    from headrace_observe.bench.timer import Timer
+    from headrace_observe.explain.causes import why
     from headrace_observe.logs import setup_logging
-    from headrace_observe.otel import OpenTelemetry
-    from headrace_observe.prometheus import Prometheus
-    from headrace_observe.remembering import Remember
-    from headrace_observe.tracing import Trace, trace
+    from headrace_observe.probes.otel import OpenTelemetry
+    from headrace_observe.probes.prometheus import Prometheus
+    from headrace_observe.probes.remember import Remember
+    from headrace_observe.probes.trace import Trace, trace
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "bench": "Benchmark",
-    "explaining": "why",
-    "inspecting": "inspect",
-    "instruments": "Timer gpus",
+    "bench.benchmark": "Benchmark",
+    "bench.gpus": "gpus",
+    "bench.one_backend": "inspect",
+    "bench.timer": "Timer",
+    "explain.causes": "why",
     "logs": "setup_logging",
-    "otel": "OpenTelemetry",
-    "prometheus": "Prometheus",
-    "remembering": "Remember",
-    "tracing": "Trace trace",
+    "probes.otel": "OpenTelemetry",
+    "probes.prometheus": "Prometheus",
+    "probes.remember": "Remember",
+    "probes.trace": "Trace trace",
 }
 
 __all__ = [

@@ -22,12 +22,12 @@ COMMANDS: dict[str, str] = {
 """Every command, in the module of its name below ``headrace_observe.commands``."""
 
 PROBES: dict[str, str] = {
-    "ElementTimes": "headrace_observe.elements:ElementTimes",
-    "OpenTelemetry": "headrace_observe.otel:OpenTelemetry",
-    "Prometheus": "headrace_observe.prometheus:Prometheus",
-    "Remember": "headrace_observe.remembering:Remember",
-    "Times": "headrace_observe.times:Times",
-    "Trace": "headrace_observe.tracing:Trace",
+    "ElementTimes": "headrace_observe.probes.element_times:ElementTimes",
+    "OpenTelemetry": "headrace_observe.probes.otel:OpenTelemetry",
+    "Prometheus": "headrace_observe.probes.prometheus:Prometheus",
+    "Remember": "headrace_observe.probes.remember:Remember",
+    "Times": "headrace_observe.probes.times:Times",
+    "Trace": "headrace_observe.probes.trace:Trace",
 }
 """Every probe."""
 

@@ -124,7 +124,7 @@ class Memory:
         visits: The visits.
         changes: What has become of instances.
         nodes: The facts of each node.
-        replay: What `headrace_observe.cures.replay_of` gives.
+        replay: What `headrace_observe.explain.cures.replay_of` gives.
     """
 
     def __init__(

@@ -225,7 +225,7 @@ class OnnxTensor(headrace.Backend):
         self._rows.warm_up(self._adapter.outputs_of, free_axes=on_host, bounded=on_host)
         if self._runner is not None:
             self._built["cuda_graphs"] = self._runner.warm_up(self._graph_sizes)
-            self._built["row_sizes"] = self._runner.row_sizes
+            self._built["row_sizes"] = self._runner.row_sizes.allowed
 
     def describe(self) -> dict[str, Any]:
         """Return providers, threads, batch size, and the inputs and outputs; apart from them inputs that may be missing."""

@@ -1,39 +1,21 @@
-"""Runs a session on a CUDA device: inputs and results are bound in place, on the instance's stream."""
+"""The inputs and outputs of a session on a device: bound in place, and bound again only where they change."""
 
 from __future__ import annotations
 
-import contextlib
-import math
-from itertools import accumulate
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headrace.errors import BackendError, SetupError
-from headrace_ort import cuda
-from headrace_ort.device_memory import Cut, DeviceMemory, in_place, pad_items
-from headrace_ort.graphs import Graph, Graphs
-from headrace_tensors import (
-    Item,
-    batch_axis_hint,
-    counted_rows,
-    named_results,
-    numpy_dtype,
-    padded_shapes,
-    split_outputs,
-)
-from headrace_tensors.device_arrays import DeviceArray, StreamRef
+from headrace_ort.device_memory import in_place
+from headrace_tensors import numpy_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Sequence
 
-    from headrace_tensors import Padding, Port, Signature
+    from headrace_ort.device_memory import DeviceMemory
+    from headrace_tensors import Item, Port, Signature
 
-__all__ = ["DeviceRunner", "outputs_last"]
-
-_GRAPH, _NO_CAPTURE = "gpu_graph_id", "-1"
-_UNFINISHED = "disable_synchronize_execution_providers"
+__all__ = ["Binding", "outputs_last"]
 
 
 def outputs_last() -> bool:
@@ -44,423 +26,98 @@ def outputs_last() -> bool:
     return (int(major), int(minor)) >= (1, 30)
 
 
-class DeviceRunner:
-    """Runs one session for one instance on one device: the `EngineAdapter` of CUDA and TensorRT providers.
+class Binding:
+    """Binds the rows of batches to the inputs of one session, and new memory to its outputs.
 
     Args:
         session: The session, on a CUDA or TensorRT provider.
         signature: Inputs and outputs of the session.
-        ordinal: The number of the device.
-        stream: The handle of the instance's stream. The session computes on it unless it is shared.
-        to_cpu: Whether results are numpy arrays. False: `DeviceArray`.
-        run_options: Makes the options of a run.
-        shared: Whether several instances use the session, which then computes on a stream of its own.
-        sizes: The numbers of rows that runs may have. A batch is filled up to the next one. Empty: any.
-        measured: Whether the warm-up measures a change of the number. It then becomes seldom, or all numbers are allowed.
+        memory: The instance's memory on the device.
+        kept: Gets the objects that must live until the stream has done its work.
         kind: ONNX Runtime's name of the kind of device.
-        current: Makes the device current in this thread for a block, since ONNX Runtime changes it.
-
-    Attributes:
-        row_sizes: The numbers of rows that runs may have, ascending. Empty: any.
+        ordinal: The number of the device.
+        to_cpu: Whether outputs are bound to the CPU.
     """
 
-    settle = None
-
-    def __init__(  # noqa: PLR0913 - all by name
+    def __init__(
         self,
         session: Any,
         signature: Signature,
-        ordinal: int,
-        stream: int,
+        memory: DeviceMemory,
+        kept: list[Any],
         *,
+        kind: str,
+        ordinal: int,
         to_cpu: bool,
-        run_options: Any,
-        shared: bool = False,
-        sizes: Sequence[int] = (),
-        measured: bool = False,
-        kind: str = "cuda",
-        current: contextlib.AbstractContextManager[None],
     ) -> None:
-        self.cut_axes = None if to_cpu else frozenset({1})
-        self._current = current
-        # Inputs with which the warm-up has run, and their number of rows.
-        self._seen: tuple[Mapping[str, Any], int] = {}, 0
         self._session, self._signature = session, signature
-        self._kind = kind
-        self._ordinal, self._stream = ordinal, stream
-        self._to_cpu, self._shared = to_cpu, shared
-        self.row_sizes = [] if signature.one_at_a_time else sorted(sizes)
-        self._measured = measured
-        # The size that runs keep, the largest size needed since, the seconds lost by that, and the most that may be.
-        self._size, self._needed, self._lost_s, self._most_s = 0, 0, 0.0, 0.0
-        self._took_s: dict[int, float] = {}  # a run's seconds by its size
-        self._make_options = run_options
-        self._options = run_options()
-        # Without this entry ONNX Runtime raises and catches an exception at every run to find that it is missing.
-        # The value -1 means no graph.
-        self._options.add_run_config_entry(_GRAPH, _NO_CAPTURE)
-        if not to_cpu and not shared:
-            self._options.add_run_config_entry(_UNFINISHED, "1")
-        self._kept: list[Any] = []
-        self._memory = DeviceMemory(signature, ordinal, stream, self._kept, kind)
-        self._done = cuda.make_event(ordinal)
-        self._pending = False  # whether the end of the batch has to wait for work
-        self._binding: Any = None
-        self._lasting = outputs_last()
-        self._bound: dict[str, tuple[int, tuple[int, ...]]] = {}
-        self._made_on = StreamRef(stream)
-        self._graphs = Graphs()
+        self._memory, self._kept = memory, kept
+        self._device = kind, ordinal
+        self._outputs_on = ("cpu", 0) if to_cpu else self._device
         self._optional = any(port.optional for port in signature.inputs)
-        self._cut = Cut({}, {}, ())
+        self._lasting = outputs_last()
+        self._binding: Any = None
+        self._bound: dict[str, tuple[int, tuple[int, ...]]] = {}
 
-    # One batch.
-
-    def run(self, items: Sequence[Item], padding: Padding) -> list[Any]:
-        """Run items in one batch. Give the result of each.
-
-        Raises:
-            BackendError: ONNX Runtime or CUDA refused the run, or an output does not have the rows of the batch.
-            InstanceLostError: The device can run nothing more in this process.
-        """
-        values, multiple, crops = padding
-        shapes = padded_shapes(items, self._signature, multiple) if crops else {}
-        self._cut = Cut(crops, shapes, items)
-        if values is not None:
-            items = pad_items(items, self._signature.inputs, values, multiple)
-        try:
-            with self._current:
-                return self._run(items)
-        except Exception as error:
-            lost = cuda.lost_device(error)
-            if lost is None:
-                raise
-            raise lost from error
-
-    def _run(self, items: Sequence[Item]) -> list[Any]:
-        rows = sum(item.rows for item in items)
-        graph = self._graphs.fitting(rows, items[0].tensors)
-        if graph is not None:
-            for port in (port for port in self._signature.inputs if port.name in graph.inputs):
-                arrays = [item.tensors[port.name] for item in items]
-                self._memory.fill(graph.inputs[port.name], arrays, port, graph.rows)
-            self._session.run_with_iobinding(graph.binding, graph.options)
-            self._pending = True
-            outputs = graph.outputs
-        else:
-            rows = self._signature.rows or self._size_of(rows)
-            outputs = self._run_bound(items, rows)
-        results = self._results(outputs, items, rows, copied=graph is not None)
-        return named_results(results, self._signature.outputs)
-
-    def _size_of(self, rows: int) -> int:
-        """Return the rows with which a run is made: an earlier run's, until copies of rows have cost two changes."""
-        size = next((n for n in self.row_sizes if n >= rows), None)
-        if size is None or not self._took_s:
-            return size or rows
-        self._needed = max(self._needed, size)
-        self._lost_s += self._took_s[self._size] - self._took_s[size]
-        if size >= self._size or self._lost_s > self._most_s:
-            self._size, self._needed, self._lost_s = self._needed, 0, 0.0
-        return self._size
-
-    def _run_bound(self, items: Sequence[Item], rows: int) -> list[Any]:
+    def bind(self, items: Sequence[Item], rows: int) -> Any:
+        """Bind the rows of items, filled up to a number of rows. Return ONNX Runtime's binding for a run."""
         binding = self._binding
         if binding is None:
             binding = self._binding = self._session.io_binding()
-            self._bind_outputs(binding)
+            self._bind_outputs()
         if self._optional:
             binding.clear_binding_inputs()  # one that an earlier run brought would stay bound
             self._bound.clear()
         there = [port for port in self._signature.inputs if port.name in items[0].tensors]
         for port in there:
-            self._bind_rows(binding, port, items, rows)
-        if self._shared:
-            cuda.wait_for(self._stream, self._done)
-        try:
-            self._session.run_with_iobinding(binding, self._options)
-            outputs: list[Any]
-            if self._to_cpu:
-                outputs = binding.copy_outputs_to_cpu()
-                self._passed()  # without `_UNFINISHED`, ONNX Runtime has synchronised the stream
-                return outputs
-            self._pending = True
-            outputs = list(binding.get_outputs())
-            if not self._lasting:
-                for output in outputs:
-                    output.binding = binding  # it owns them, so it must live as long as they do
-                self._binding, self._bound = None, {}
-            return outputs
-        finally:
-            # The bound outputs now belong to the requests, or are left over from a failed run, so the next run needs
-            # new memory. The outputs are bound again here and not before that run, because the device still computes
-            # and the host's time costs nothing.
-            if self._binding is not None:
-                binding.clear_binding_outputs()
-                self._bind_outputs(binding)
+            self._bind_rows(port, items, rows)
+        return binding
 
-    def _bind_rows(self, binding: Any, port: Port, items: Sequence[Item], rows: int) -> None:
+    def _bind_rows(self, port: Port, items: Sequence[Item], rows: int) -> None:
         """Bind the rows of an input: in place if they are together on the device, else in memory of the instance."""
         arrays = [item.tensors[port.name] for item in items]
         if not port.batched:
-            binding.bind_cpu_input(port.name, np.ascontiguousarray(arrays[0]))
+            self._binding.bind_cpu_input(port.name, np.ascontiguousarray(arrays[0]))
             return
         shape = (rows, *arrays[0].shape[1:])
         if in_place(arrays, rows):
-            self._bind(binding, port, arrays[0].pointer, shape)
+            self._bind_input(port, arrays[0].pointer, shape)
             self._kept.append(arrays)
         else:
             value = self._memory.staged(port, shape)
             self._memory.fill(value, arrays, port, rows)
-            self._bind(binding, port, value.data_ptr(), shape)
+            self._bind_input(port, value.data_ptr(), shape)
 
-    def _bind_outputs(self, binding: Any) -> None:
-        """Bind the outputs of the next run to new memory, on the CPU or on the device."""
-        where = ("cpu", 0) if self._to_cpu else (self._kind, self._ordinal)
-        for port in self._signature.outputs:
-            binding.bind_output(port.name, *where)
-
-    def _bind(self, binding: Any, port: Port, pointer: int, shape: tuple[int, ...]) -> None:
+    def _bind_input(self, port: Port, pointer: int, shape: tuple[int, ...]) -> None:
         """Bind an input to memory on the device, unless it already is, with the same shape."""
         if self._bound.get(port.name) != (pointer, shape):
             dtype = numpy_dtype(port.dtype)
-            binding.bind_input(port.name, self._kind, self._ordinal, dtype, shape, pointer)
+            self._binding.bind_input(port.name, *self._device, dtype, shape, pointer)
             self._bound[port.name] = pointer, shape
 
-    # Results.
-
-    def _results(
-        self, outputs: Sequence[Any], items: Sequence[Item], rows: int, *, copied: bool
-    ) -> list[list[Any]]:
-        if self._to_cpu:
-            if copied:  # a graph returns as many rows as it was captured with: only `rows` of them are wanted
-                outputs = self._copied_back(outputs, rows)
-            crops, padded, whole = self._cut
-            return split_outputs(
-                outputs, whole, self._signature, rows=rows, crops=crops, padded=padded
-            )
-        ports = self._signature.outputs
-        columns = [
-            self._split(port, output, items, copied=copied)
-            for port, output in zip(ports, outputs, strict=True)
-        ]
-        return [list(row) for row in zip(*columns, strict=True)]
-
-    def _copied_back(self, outputs: Sequence[Any], rows: int) -> list[np.ndarray[Any, Any]]:
-        """Copy the first ``rows`` rows of outputs on the device to numpy arrays, with one wait for all copies."""
-        staged = []
-        for port, output in zip(self._signature.outputs, outputs, strict=True):
-            buffer = self._memory.pinned[port.name]
-            host = buffer.view((rows, *output.shape()[1:]), numpy_dtype(port.dtype))
-            cuda.copy_to_host(host, output.data_ptr(), self._stream)
-            buffer.sent(self._stream)
-            staged.append(host)
-        self._wait()
-        return [host.copy() for host in staged]
-
-    def _split(
-        self, port: Port, output: Any, items: Sequence[Item], *, copied: bool
-    ) -> list[DeviceArray]:
-        """Give each item its rows of an output; ``copied``: its memory is used again by the next run."""
-        shape = tuple(output.shape())
-        total = sum(item.rows for item in items)
-        if not port.batched:
-            return [self._array(port, output, shape)] * len(items)
-        if not shape or shape[0] < total:
-            raise BackendError(
-                f"output {port.name!r} is {list(shape)} for a batch of {counted_rows(total)}",
-                hint=batch_axis_hint(
-                    port.name, [n for n, size in enumerate(shape) if size == total]
-                ),
-            )
-        cuts = self._cut.lengths(port.name, shape)
-        if cuts:
-            return self._split_cut(port, output, items, cuts)
-        if copied:
-            output = self._copy_of(output, (total, *shape[1:]), port)
-        whole = self._array(port, output, (total, *shape[1:]))
-        if len(items) == total and all(item.sample for item in items):
-            return whole.rows()
-        stops = accumulate(item.rows for item in items)
-        return [
-            whole[stop - 1] if item.sample else whole[stop - item.rows : stop]
-            for item, stop in zip(items, stops, strict=True)
-        ]
-
-    def _copy_of(self, output: Any, shape: tuple[int, ...], port: Port) -> Any:
-        """Copy the first rows of an output into new memory."""
-        dtype = numpy_dtype(port.dtype)
-        value, nbytes = self._memory.empty(shape, dtype), math.prod(shape) * dtype.itemsize
-        cuda.copy_within_device(value.data_ptr(), output.data_ptr(), nbytes, self._stream)
-        return value
-
-    def _split_cut(
-        self, port: Port, output: Any, items: Sequence[Item], cuts: Sequence[int]
-    ) -> list[DeviceArray]:
-        """Copy the rows of each item into its own memory, cut to its lengths."""
-        shape, dtype = tuple(output.shape()), numpy_dtype(port.dtype)
-        source, row = output.data_ptr(), math.prod(shape[1:]) * dtype.itemsize
-        results = []
-        for item, length in zip(items, cuts, strict=True):
-            sample = (length, *shape[2:])
-            own = sample if item.sample else (item.rows, *sample)
-            value, size = self._memory.empty(own, dtype), math.prod(sample) * dtype.itemsize
-            for number in range(item.rows):
-                target = value.data_ptr() + number * size
-                cuda.copy_within_device(target, source, size, self._stream)
-                source += row
-            results.append(self._array(port, value, own))
-        self._kept.append(output)
-        return results
-
-    def _array(self, port: Port, value: Any, shape: tuple[int, ...]) -> DeviceArray:
-        self._kept.append(value)  # the next backend may drop it before the stream has read it
-        return DeviceArray(
-            cuda,
-            value.data_ptr(),
-            shape,
-            port.dtype,
-            ordinal=self._ordinal,
-            stream=self._made_on,
-            owner=value,
-        )
-
-    def end(self) -> None:
-        """End the batch: wait for its work, mark results on the device as finished, and drop what was kept for it."""
-        self._cut = Cut({}, {}, ())
-        if not self._pending and not self._kept:
-            return
-        try:
-            self._wait()
-        finally:
-            self._made_on.close()  # readers of its results have nothing to wait for
-            self._made_on = StreamRef(self._stream)
-            self._kept.clear()
-
-    def _wait(self) -> None:
-        """Synchronise the stream."""
-        self._pending = False
-        cuda.wait_for(self._stream, self._done)
-        self._passed()
-
-    def _passed(self) -> None:
-        """Free the objects that the stream has read, and the pinned memory, once it is synchronised."""
-        self._memory.passed()
-        self._kept.clear()
-
-    # Graphs.
-
-    def capture(self, sizes: Iterable[int]) -> None:
-        """Capture a graph per number of rows.
-
-        Raises:
-            SetupError: A shape is not fixed, or the model cannot be captured.
-        """
-        for port in (*self._signature.inputs, *self._signature.outputs):
-            if not port.optional and (not port.batched or None in port.shape[1:]):
-                raise SetupError(
-                    f"cuda_graph needs one shape, and {port.name!r} is {port.text()}",
-                    hint="Export the model with fixed axes but for the batch.",
-                )
-        for number, rows in enumerate(sorted(sizes, reverse=True), 1):
-            self._graphs[rows] = self._captured(rows, number)
-
-    def _captured(self, rows: int, number: int) -> Graph:
-        graph = Graph(rows, self._session.io_binding(), self._make_options(), {}, [])
-        graph.options.add_run_config_entry(_GRAPH, str(number))
-        if not self._to_cpu:
-            graph.options.add_run_config_entry(_UNFINISHED, "1")
-        for port in (port for port in self._signature.inputs if not port.optional):
-            shape = (rows, *(n or 1 for n in port.shape[1:]))
-            value = self._memory.empty(shape, numpy_dtype(port.dtype))
-            self._memory.fill(value, [np.zeros(shape, numpy_dtype(port.dtype))], port, rows)
-            cuda.wait_for(self._stream, self._done)
-            graph.inputs[port.name] = value
-            graph.binding.bind_ortvalue_input(port.name, value)
+    def _bind_outputs(self) -> None:
+        """Bind the outputs of the next run to new memory, on the CPU or on the device."""
         for port in self._signature.outputs:
-            value = self._memory.empty(
-                (rows, *(n or 1 for n in port.shape[1:])), numpy_dtype(port.dtype)
-            )
-            graph.outputs.append(value)
-            graph.binding.bind_ortvalue_output(port.name, value)
-        try:
-            for _ in range(2):  # the first run of a size captures, later ones replay
-                self._session.run_with_iobinding(graph.binding, graph.options)
-            cuda.wait_for(self._stream, self._done)
-        except Exception as error:
-            raise SetupError(
-                f"the model cannot be captured in a CUDA graph (batch of {rows}): "
-                f"{' '.join(str(error).split())[:300]}",
-                hint="cuda_graph = false runs it as it is.",
-            ) from error
-        return graph
+            self._binding.bind_output(port.name, *self._outputs_on)
 
-    def outputs_of(self, feeds: Mapping[str, Any], rows: int) -> list[Any]:
-        """Run inputs by name, of a number of rows, and return each output, or its shape where it is on the device."""
-        outputs = self._outputs_of(feeds, rows, rows)
-        if self._seen[1] not in range(1, rows):
-            self._seen = feeds, rows  # the fewest rows that it takes, which fit into all sizes
+    def outputs(self) -> list[Any]:
+        """Return the outputs of a run on the device."""
+        outputs = list(self._binding.get_outputs())
+        if not self._lasting:
+            for output in outputs:
+                output.binding = self._binding  # it owns them, so it must live as long as they do
+            self._binding, self._bound = None, {}
         return outputs
 
-    def _outputs_of(self, feeds: Mapping[str, Any], rows: int, filled: int) -> list[Any]:
-        """Run inputs; copies of the last row fill the run up."""
-        item = Item(feeds, rows, sample=False)
-        self._cut = Cut({}, {}, (item,))
-        try:
-            with self._current:
-                outputs = self._run_bound([item], max(rows, filled))
-            return [output if self._to_cpu else tuple(output.shape()) for output in outputs]
-        finally:
-            self.end()
+    def renew_outputs(self) -> None:
+        """Bind the outputs again after a run, since those that were bound belong to the requests, or to a failed run.
 
-    def warm_up(self, sizes: Iterable[int]) -> list[int]:
-        """Capture graphs of the given sizes; none: no graphs. Return the numbers of rows that were captured."""
-        with self._current:
-            self._memory.warm_up()
-            if sizes:
-                fixed = self._signature.rows
-                self.capture([fixed] if fixed is not None else sizes)
-            self.end()
-        if self._measured:
-            self._measure()
-        # Convolutions are planned for the last of them, the largest. Samples of free axes have not run.
-        elif self._seen[1]:
-            for rows in self._signature.sizes:
-                self._outputs_of(*self._seen, rows)
-        return self.sizes
-
-    def _measure(self) -> None:
-        """Time runs of all sizes, and a change to the largest. Drop them if it takes no longer than a run."""
-        sizes, self.row_sizes = self.row_sizes, []
-        if not self._seen[1]:
-            return
-        try:
-            for rows in (*sizes, sizes[0], sizes[-1]):
-                changed_s, *same_s = (self._time(rows) for _ in range(4))
-                self._took_s[rows] = min(same_s)
-        except Exception as error:
-            if cuda.lost_device(error) is not None:
-                raise
-            return  # a default fails no node whose batches may never be so large
-        if changed_s >= 2 * min(same_s):
-            self.row_sizes, self._size = sizes, sizes[-1]
-            self._most_s = 2 * (changed_s - min(same_s))  # to fewer rows, and back
-
-    def _time(self, rows: int) -> float:
-        """Run a number of rows, and return the seconds."""
-        begun_s = perf_counter()
-        self._outputs_of(*self._seen, rows)
-        return perf_counter() - begun_s
-
-    @property
-    def sizes(self) -> list[int]:
-        """The numbers of rows that were captured, ascending."""
-        return sorted(self._graphs)
+        This is not done before the next run, because the device still computes and the host's time costs nothing.
+        """
+        if self._binding is not None:
+            self._binding.clear_binding_outputs()
+            self._bind_outputs()
 
     def close(self) -> None:
-        """Release buffers and graphs."""
-        self._graphs.clear()
-        self._kept.clear()
-        self._memory.close()
-        cuda.close_event(self._done)
-        # The context still refers to the runner (`batch.at_end`), which must not keep the session alive.
-        self._session = self._binding = self._done = None
+        """Drop the session, and what is bound."""
+        self._session = self._binding = None

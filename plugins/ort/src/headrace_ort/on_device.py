@@ -15,7 +15,7 @@ import onnxruntime as ort
 
 from headrace.errors import InputError
 from headrace_ort import cuda
-from headrace_ort.binding import DeviceRunner
+from headrace_ort.device_runner import DeviceRunner
 from headrace_ort.options import ON_CUDA
 from headrace_ort.values import check_on_device, read_on_cpu
 from headrace_tensors.device_arrays import read_on_device

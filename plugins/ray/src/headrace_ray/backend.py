@@ -78,59 +78,40 @@ class RayActor(Apart):
         return 1
 
     class Options(_Options):
-        """Options of RayActor."""
+        """Options of RayActor.
 
-        address: str | None = Field(
-            None,
-            description="The head of the cluster, HOST:PORT; none: RAY_ADDRESS. A program that is connected to "
-            "Ray needs neither.",
-        )
-        num_cpus: float = Field(1, ge=0, description="Processors of each instance (no unit).")
-        num_gpus: float = Field(
-            0, ge=0, description="GPUs of each instance, or a part of one (no unit)."
-        )
-        resources: dict[str, float] = Field(
-            {}, description="Other resources of each instance, by name, as the nodes offer them."
-        )
-        accelerator_type: str | None = Field(
-            None,
-            description="The kind of accelerator that a node must have, as Ray names it: A100.",
-        )
-        placement: Literal["pack", "spread", "strict_spread"] = Field(
-            "pack", description="On few nodes, on many, or each instance on a node of its own."
-        )
-        placement_timeout_s: float = Field(
-            60, gt=0, description="How long setup waits for room for all instances (seconds)."
-        )
-        retries: int = Field(
-            1,
-            ge=0,
-            description="How many times an item runs once more when its actor has died, where X says rerun.",
-        )
-        restart_limit: int | None = Field(
-            None,
-            ge=0,
-            description="After more ends of an instance within a minute the liveness of headrace serve fails; "
-            "none: never. X is started again in any case.",
-        )
-        heartbeat_ms: float = Field(
-            1000,
-            ge=10,
-            le=60000,
-            description="An actor that says nothing three times is away (ms).",
-        )
-        kill_after_ms: float | None = Field(
-            None,
-            ge=0,
-            description="Kill the process when a batch of its instance runs for so long (ms) after the last "
-            "deadline of its requests; none: never.",
-        )
+        Attributes:
+            address: The head of the cluster, HOST:PORT; none: RAY_ADDRESS. A program that is connected to Ray needs
+                neither.
+            num_cpus: Processors of each instance (no unit).
+            num_gpus: GPUs of each instance, or a part of one (no unit).
+            resources: Other resources of each instance, by name, as the nodes offer them.
+            accelerator_type: The kind of accelerator that a node must have, as Ray names it: A100.
+            placement: On few nodes, on many, or each instance on a node of its own.
+            placement_timeout_s: How long setup waits for room for all instances (seconds).
+            retries: How many times an item runs once more when its actor has died, where X says rerun.
+            restart_limit: After more ends of an instance within a minute the liveness of headrace serve fails; none:
+                never. X is started again in any case.
+            heartbeat_ms: An actor that says nothing three times is away (ms).
+            kill_after_ms: Kill the process when a batch of its instance runs for so long (ms) after the last deadline
+                of its requests; none: never.
+            files: How the actors get the files that the configuration imports and that options of X name: they read
+                them at the same path there (path), or the files are sent to that path (ship).
+        """
 
-        files: Literal["path", "ship"] = Field(
-            "path",
-            description="How the actors get the files that the configuration imports and that options of X name: "
-            "they read them at the same path there (path), or the files are sent to that path (ship).",
-        )
+        address: str | None = None
+        num_cpus: float = Field(1, ge=0)
+        num_gpus: float = Field(0, ge=0)
+        resources: dict[str, float] = Field({})
+        accelerator_type: str | None = None
+        placement: Literal["pack", "spread", "strict_spread"] = "pack"
+        placement_timeout_s: float = Field(60, gt=0)
+        retries: int = Field(1, ge=0)
+        restart_limit: int | None = Field(None, ge=0)
+        heartbeat_ms: float = Field(1000, ge=10, le=60000)
+        kill_after_ms: float | None = Field(None, ge=0)
+
+        files: Literal["path", "ship"] = "path"
 
         @model_validator(mode="after")
         def _judge_resources(self) -> Self:

@@ -11,24 +11,24 @@ from typing import TYPE_CHECKING
 from headrace.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from headrace_serve.admission.keys import Keys
+    from headrace_serve.admission.limits import Limits
     from headrace_serve.http.rest import asgi
-    from headrace_serve.keys import Keys
-    from headrace_serve.limits import Limits
     from headrace_serve.models.manager import ModelManager
     from headrace_serve.operating.server import Server
-    from headrace_serve.tls import Tls
+    from headrace_serve.operating.tls import Tls
 
 __version__ = "0.1.0"
 
 __all__ = ["Keys", "Limits", "ModelManager", "Server", "Tls", "__version__", "asgi"]
 
 _HOMES = {
+    "admission.keys": "Keys",
+    "admission.limits": "Limits",
     "http.rest": "asgi",
-    "keys": "Keys",
-    "limits": "Limits",
     "models.manager": "ModelManager",
     "operating.server": "Server",
-    "tls": "Tls",
+    "operating.tls": "Tls",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

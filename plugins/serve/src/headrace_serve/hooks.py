@@ -10,7 +10,7 @@ __all__ = ["headrace_apis", "headrace_commands", "headrace_probes"]
 @hookimpl
 def headrace_commands() -> dict[str, str]:
     """Return the commands."""
-    return {"serve": "headrace_serve.cli:serve", "ui": "headrace_serve.ui_command:ui"}
+    return {"serve": "headrace_serve.commands.serve:serve", "ui": "headrace_serve.commands.ui:ui"}
 
 
 @hookimpl
@@ -27,4 +27,4 @@ def headrace_apis() -> dict[str, str]:
 @hookimpl
 def headrace_probes() -> dict[str, str]:
     """Give the probe that the server adds to its pipelines when the access log is on."""
-    return {"ServeTimes": "headrace_serve.run_times:ServeTimes"}
+    return {"ServeTimes": "headrace_serve.monitoring.run_times:ServeTimes"}

@@ -18,10 +18,12 @@ from headrace.errors import (
     RequestsFailed,
 )
 from headrace.keys import REQUEST_ID
-from headrace_serve.allowing import check_allowed, check_metrics, check_origins
-from headrace_serve.changes import Changes
-from headrace_serve.codings import Unpacking
-from headrace_serve.counters import Counters
+from headrace_serve.admission.allowing import check_allowed, check_metrics, check_origins
+from headrace_serve.admission.gate import Gate
+from headrace_serve.admission.limits import Limits
+from headrace_serve.admission.memory import MemoryAccount
+from headrace_serve.admission.unpacking import UnpackingQueue
+from headrace_serve.apis.routes import routes_of
 from headrace_serve.errors import (
     ItemError,
     NotAllowedError,
@@ -30,9 +32,6 @@ from headrace_serve.errors import (
     UnknownModelError,
     refusal,
 )
-from headrace_serve.everywhere import make
-from headrace_serve.failures import FailureLog
-from headrace_serve.gate import Gate
 from headrace_serve.inference.parameters import UNBOUNDED, telling_unit
 from headrace_serve.inference.requests import (
     answer_again,
@@ -41,27 +40,34 @@ from headrace_serve.inference.requests import (
     prepared,
     written,
 )
+from headrace_serve.inference.steps import Outcome
 from headrace_serve.inference.streams import answers, parts_of
-from headrace_serve.limits import Limits
-from headrace_serve.memory import MemoryAccount
 from headrace_serve.models.following import Following
 from headrace_serve.models.repository import Repository
+from headrace_serve.monitoring.counters import Counters
+from headrace_serve.monitoring.failures import FailureLog
+from headrace_serve.monitoring.health_changes import HealthChanges
 from headrace_serve.process import Process
-from headrace_serve.routes import routes_of
-from headrace_serve.steps import Outcome
 from headrace_serve.ui.examples import Examples
 from headrace_serve.ui.live import LivePage
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import (
+        AsyncGenerator,
+        Awaitable,
+        Callable,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
     from pathlib import Path
 
-    from headrace_serve.access_log import AccessLine
-    from headrace_serve.everywhere import Everywhere
+    from headrace_serve.admission.keys import Keys
     from headrace_serve.inference.messages import Answer, Asked
-    from headrace_serve.keys import Keys
     from headrace_serve.models.catalogue import Catalogue
     from headrace_serve.models.model import Model
+    from headrace_serve.monitoring.access_log import AccessLine
 
     Request = dict[str, Any]
     Parameters = Mapping[str, Any]
@@ -99,7 +105,7 @@ class Service(MemoryAccount):
         failures: Logs requests that fail in the pipeline, or by their results.
         built_in: The process in which the pipelines were built.
         unpacking: The queue of bodies that are decompressed.
-        everywhere: Makes changes in all of those processes. None: the server is this process alone.
+        change_all: Makes a change in all of those processes. None: the server is this process alone.
         live: The state behind the live page. None: there is no such page.
         examples: The example inputs that the live page offers. None: there are none.
         gate: Says whose requests are answered at all. `Server` tells it where it listens.
@@ -138,10 +144,10 @@ class Service(MemoryAccount):
         self.leaving = self.starting = self.draining = False
         self.ending = asyncio.Event()
         self.counters = Counters()
-        self.changes = Changes()
+        self.changes = HealthChanges()
         self.connections: Callable[[], int] = int
         self.worker: int | None = None
-        self.everywhere: Everywhere | None = None
+        self.change_all: Callable[[dict[str, Any]], Awaitable[None]] | None = None
         self.given = given
         self.allow_import = allow_import
         self.cors_origins, self.apis = check_origins(cors_origins), routes_of(apis)
@@ -153,7 +159,7 @@ class Service(MemoryAccount):
         self.gate = Gate(allow_hosts, self.cors_origins)
         if ui:  # without keys the live page is for this machine alone, whoever listens
             self.gate.listens(local=True)
-        self.unpacking = Unpacking()
+        self.unpacking = UnpackingQueue()
         self.built_in = Process()
         self.following = Following(self)
         self.following.follow(models.held.models, given)
@@ -191,10 +197,20 @@ class Service(MemoryAccount):
             given: The other arguments of that method of `Repository`, whose errors it raises.
         """
         change = {"what": what, "name": name, **given}
-        if self.everywhere is None:
-            await make(self, change)
-        else:
-            await self.everywhere.ask(change)
+        await (self.make_change if self.change_all is None else self.change_all)(change)
+
+    async def make_change(self, change: dict[str, Any]) -> None:
+        """Make a change in this process.
+
+        Args:
+            change: ``what`` (``load``, ``unload``, ``exchange``), the ``name`` of the model, and the other arguments of that
+                method of `Repository`.
+
+        Raises:
+            HeadraceError: The method of `Repository` has raised it.
+        """
+        given = {key: value for key, value in change.items() if key != "what"}
+        await getattr(self.allowed_repository(), change["what"])(**given)
 
     async def end(self, timeout: float) -> None:
         """Wait at most ``timeout`` seconds for loads and unloads that run."""

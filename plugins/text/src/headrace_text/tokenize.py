@@ -79,35 +79,32 @@ class Tokenize(headrace.Backend):
     """
 
     class Options(headrace.Options):
-        """The tokenizer, and what becomes of long texts."""
+        """The tokenizer, and what becomes of long texts.
+
+        Attributes:
+            tokenizer: The file tokenizer.json.
+            max_length: The most tokens of a request, special ones among them.
+            too_long: What becomes of a longer text (a name).
+            keep: What is kept of a text that is cut.
+            lowercase: Whether texts are put into small letters first (true or false).
+            prompt: A text that is put before each text.
+            prompts: Prompts that a request may name, by their names.
+            tokens: Whether lists of the numbers of tokens are taken (true or false).
+            padding_token: RoBERTa's token of padding: positions are counted from behind its number, and padding is left
+                out.
+        """
 
         positional = ("tokenizer",)
 
-        tokenizer: headrace.FilePath = pydantic.Field(description="The file tokenizer.json.")
-        max_length: int = pydantic.Field(
-            512, ge=1, description="The most tokens of a request, special ones among them."
-        )
-        too_long: Literal["cut", "refuse"] = pydantic.Field(
-            "cut", description="What becomes of a longer text (a name)."
-        )
-        keep: Literal["beginning", "end"] = pydantic.Field(
-            "beginning", description="What is kept of a text that is cut."
-        )
-        lowercase: bool = pydantic.Field(
-            False, description="Whether texts are put into small letters first (true or false)."
-        )
-        prompt: str = pydantic.Field("", description="A text that is put before each text.")
-        prompts: dict[str, str] = pydantic.Field(
-            {}, description="Prompts that a request may name, by their names."
-        )
-        tokens: bool = pydantic.Field(
-            True, description="Whether lists of the numbers of tokens are taken (true or false)."
-        )
-        padding_token: int | None = pydantic.Field(
-            None,
-            ge=0,
-            description="RoBERTa's token of padding: positions are counted from behind its number, and padding is left out.",
-        )
+        tokenizer: headrace.FilePath
+        max_length: int = pydantic.Field(512, ge=1)
+        too_long: Literal["cut", "refuse"] = "cut"
+        keep: Literal["beginning", "end"] = "beginning"
+        lowercase: bool = False
+        prompt: str = ""
+        prompts: dict[str, str] = pydantic.Field({})
+        tokens: bool = True
+        padding_token: int | None = pydantic.Field(None, ge=0)
 
     reads = _Text
     rerun = True

@@ -25,11 +25,13 @@ class _OnVectors(headrace.Backend):
     """Base of both: each request alone, so that its result does not depend on the batch."""
 
     class Options(headrace.Options):
-        """How long vectors are."""
+        """How long vectors are.
 
-        width: int | None = pydantic.Field(
-            None, ge=1, description="The elements of a vector, which clients are told; none: any."
-        )
+        Attributes:
+            width: The elements of a vector, which clients are told; none: any.
+        """
+
+        width: int | None = pydantic.Field(None, ge=1)
 
     reads = ("data",)
     rerun = True
@@ -99,16 +101,17 @@ class Pool(_OnVectors):
     """
 
     class Options(_OnVectors.Options):
-        """Which vector."""
+        """Which vector.
+
+        Attributes:
+            how: mean: the mean of all; cls: that of the first token; last: of the last; max: the greatest of each
+                element; weighted_mean: the mean, where the first counts once, the second twice; mean_sqrt: the sum by
+                the root of the number. A list: these vectors joined.
+        """
 
         positional = ("how",)
 
-        how: _Way | Annotated[tuple[_Way, ...], pydantic.Field(min_length=1)] = pydantic.Field(
-            "mean",
-            description="mean: the mean of all; cls: that of the first token; last: of the last; max: the greatest of each element; "
-            "weighted_mean: the mean, where the first counts once, the second twice; mean_sqrt: the sum by the root of the number. "
-            "A list: these vectors joined.",
-        )
+        how: _Way | Annotated[tuple[_Way, ...], pydantic.Field(min_length=1)] = "mean"
 
     _axes = 2
 
@@ -188,16 +191,17 @@ class Scores(_OnVectors):
     """
 
     class Options(_OnVectors.Options):
-        """The function, and the names."""
+        """The function, and the names.
+
+        Attributes:
+            activation: What makes scores of the numbers that a model gives.
+            labels: The names of the classes; default: LABEL_0, LABEL_1 and so on.
+        """
 
         positional = ("activation",)
 
-        activation: Literal["identity", "sigmoid", "softmax", "tanh"] = pydantic.Field(
-            "identity", description="What makes scores of the numbers that a model gives."
-        )
-        labels: tuple[str, ...] = pydantic.Field(
-            (), description="The names of the classes; default: LABEL_0, LABEL_1 and so on."
-        )
+        activation: Literal["identity", "sigmoid", "softmax", "tanh"] = "identity"
+        labels: tuple[str, ...] = ()
 
     writes = ("result", "logits", "labels")
 

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 from headrace.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from headrace_torch.graphs import Graphs
-    from headrace_torch.images import (
+    from headrace_torch.images.normalization import Normalization
+    from headrace_torch.images.transforms import (
         convert_color,
         crop_image,
         pad_image,
         resize_image,
     )
-    from headrace_torch.loading import Model, load_model
-    from headrace_torch.normalization import Normalization
-    from headrace_torch.tensors import as_tensor
+    from headrace_torch.models.graphs import Graphs
+    from headrace_torch.models.loading import Model, load_model
+    from headrace_torch.requests.tensors import as_tensor
 
 __version__ = "0.1.0"
 
@@ -37,11 +37,11 @@ __all__ = [
 ]
 
 _HOME = {
-    "graphs": "Graphs",
-    "images": "convert_color crop_image pad_image resize_image",
-    "loading": "Model load_model",
-    "normalization": "Normalization",
-    "tensors": "as_tensor",
+    "images.normalization": "Normalization",
+    "images.transforms": "convert_color crop_image pad_image resize_image",
+    "models.graphs": "Graphs",
+    "models.loading": "Model load_model",
+    "requests.tensors": "as_tensor",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOME)

@@ -8,8 +8,6 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pydantic import Field
-
 import headrace
 from headrace.errors import BackendError, ClosedError, OverloadedError, SetupError
 from headrace_models import UnloadedError, call_model, models_here
@@ -73,11 +71,13 @@ class TritonEnsemble(headrace.Backend):
     """
 
     class Options(headrace.Options):
-        """Options of `TritonEnsemble`."""
+        """Options of `TritonEnsemble`.
 
-        config: str = Field(
-            description="The configuration of the model as Triton prints it, in JSON."
-        )
+        Attributes:
+            config: The configuration of the model as Triton prints it, in JSON.
+        """
+
+        config: str
 
     keeps = True
     reads: tuple[str, ...] | type = ()

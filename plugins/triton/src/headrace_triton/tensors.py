@@ -51,15 +51,15 @@ class TritonTensors(headrace.Backend):
     """
 
     class Options(headrace.Options):
-        """Options of `TritonTensors`."""
+        """Options of `TritonTensors`.
 
-        config: str = Field(
-            description="The configuration of the model as Triton prints it, in JSON."
-        )
-        first_states: dict[str, headrace.FilePath] = Field(
-            {},
-            description="Files with the first state of a sequence, by input, in row-major order.",
-        )
+        Attributes:
+            config: The configuration of the model as Triton prints it, in JSON.
+            first_states: Files with the first state of a sequence, by input, in row-major order.
+        """
+
+        config: str
+        first_states: dict[str, headrace.FilePath] = Field({})
 
     takes = 1
     reads: tuple[str, ...] | type = ()

@@ -12,39 +12,39 @@ from headrace.lazy import lazy_names
 
 if TYPE_CHECKING:
     from headrace_tensors import DeviceArray
-    from headrace_trt.building import BuildCancelledError, BuiltPlan, build_plan
-    from headrace_trt.cache import CachedPlan, trim_cache
-    from headrace_trt.engine import Engine, load_plan
-    from headrace_trt.image_input import fold_image_input
-    from headrace_trt.infer import TensorrtCat, TensorrtInferTensor, TensorrtSplit
-    from headrace_trt.layers import Layer
-    from headrace_trt.library import Library, find_library
-    from headrace_trt.load_engine import LoadTensorrtEngine
-    from headrace_trt.obtaining import build_engine
-    from headrace_trt.onnx2tensorrt import Onnx2Tensorrt
-    from headrace_trt.precision import convert_precision
-    from headrace_trt.profiles import Profile
-    from headrace_trt.quantization import quantize
-    from headrace_trt.settings import BuildSettings
+    from headrace_trt.backends.infer import TensorrtCat, TensorrtInferTensor, TensorrtSplit
+    from headrace_trt.backends.load_engine import LoadTensorrtEngine
+    from headrace_trt.backends.onnx2tensorrt import Onnx2Tensorrt
+    from headrace_trt.building.builder import BuildCancelledError, BuiltPlan, build_plan
+    from headrace_trt.building.cache import CachedPlan, trim_cache
+    from headrace_trt.building.obtaining import build_engine
+    from headrace_trt.building.profiles import Profile
+    from headrace_trt.building.settings import BuildSettings
+    from headrace_trt.engines.engine import Engine, load_plan
+    from headrace_trt.engines.layers import Layer
+    from headrace_trt.libraries.tensorrt import Library, find_library
+    from headrace_trt.onnx_models.image_input import fold_image_input
+    from headrace_trt.onnx_models.precision import convert_precision
+    from headrace_trt.onnx_models.quantization import quantize
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "building": "BuildCancelledError BuiltPlan build_plan",
-    "cache": "CachedPlan trim_cache",
-    "engine": "Engine load_plan",
-    "image_input": "fold_image_input",
-    "infer": "TensorrtCat TensorrtInferTensor TensorrtSplit",
-    "items": "DeviceArray",
-    "layers": "Layer",
-    "library": "Library find_library",
-    "load_engine": "LoadTensorrtEngine",
-    "obtaining": "build_engine",
-    "onnx2tensorrt": "Onnx2Tensorrt",
-    "precision": "convert_precision",
-    "profiles": "Profile",
-    "quantization": "quantize",
-    "settings": "BuildSettings",
+    "backends.infer": "TensorrtCat TensorrtInferTensor TensorrtSplit",
+    "backends.load_engine": "LoadTensorrtEngine",
+    "backends.onnx2tensorrt": "Onnx2Tensorrt",
+    "building.builder": "BuildCancelledError BuiltPlan build_plan",
+    "building.cache": "CachedPlan trim_cache",
+    "building.obtaining": "build_engine",
+    "building.profiles": "Profile",
+    "building.settings": "BuildSettings",
+    "engines.engine": "Engine load_plan",
+    "engines.layers": "Layer",
+    "libraries.tensorrt": "Library find_library",
+    "onnx_models.image_input": "fold_image_input",
+    "onnx_models.precision": "convert_precision",
+    "onnx_models.quantization": "quantize",
+    "running.items": "DeviceArray",
 }
 
 __all__ = [

@@ -43,8 +43,8 @@ class _OnCuda(BackendConformance):
     def unavailable(self) -> str | None:
         """Say why backends of TensorRT cannot be run here, or None."""
         from headrace.errors import HeadraceError
-        from headrace_trt.cuda import load_cuda
-        from headrace_trt.library import find_library
+        from headrace_trt.libraries.cuda import load_cuda
+        from headrace_trt.libraries.tensorrt import find_library
 
         try:
             find_library()

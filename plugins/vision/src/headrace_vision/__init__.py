@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING
 from headrace.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from headrace_vision.asking import CropModel
     from headrace_vision.clock import Clock
-    from headrace_vision.configured import Vision, open_vision
-    from headrace_vision.detecting import Detecting, detect
+    from headrace_vision.file.tables import VisionConfig
+    from headrace_vision.file.vision import Vision, open_vision
     from headrace_vision.frames import Frame
-    from headrace_vision.group import Handle
-    from headrace_vision.lanes import VideoModel
-    from headrace_vision.mqtt import MQTT
     from headrace_vision.options import SourceOptions
-    from headrace_vision.recording import SaveVideo
+    from headrace_vision.pipelines.crop_models import CropModel
+    from headrace_vision.pipelines.lanes import VideoModel
     from headrace_vision.records import frame_record, from_records, to_records
-    from headrace_vision.runner import VideoRunner
-    from headrace_vision.saving import SaveImages, SaveJSONL
-    from headrace_vision.sinks import Sink
-    from headrace_vision.tables import VisionConfig
-    from headrace_vision.view import View
-    from headrace_vision.webhook import Webhook
+    from headrace_vision.running.detecting import Detecting, detect
+    from headrace_vision.running.group import Handle
+    from headrace_vision.running.runner import VideoRunner
+    from headrace_vision.sinks.mqtt import MQTT
+    from headrace_vision.sinks.recording import SaveVideo
+    from headrace_vision.sinks.saving import SaveImages, SaveJSONL
+    from headrace_vision.sinks.sink import Sink
+    from headrace_vision.sinks.view import View
+    from headrace_vision.sinks.webhook import Webhook
 
     open = open_vision  # noqa: A001 - only within this package
 
@@ -60,23 +60,23 @@ __all__ = [
 ]
 
 _HOME = {
-    "asking": "CropModel",
     "clock": "Clock",
-    "configured": "Vision open:open_vision open_vision",
-    "detecting": "Detecting detect",
+    "file.tables": "VisionConfig",
+    "file.vision": "Vision open:open_vision open_vision",
     "frames": "Frame",
-    "group": "Handle",
-    "lanes": "VideoModel",
-    "mqtt": "MQTT",
     "options": "SourceOptions",
-    "recording": "SaveVideo",
+    "pipelines.crop_models": "CropModel",
+    "pipelines.lanes": "VideoModel",
     "records": "frame_record from_records to_records",
-    "runner": "VideoRunner",
-    "saving": "SaveImages SaveJSONL",
-    "sinks": "Sink",
-    "tables": "VisionConfig",
-    "view": "View",
-    "webhook": "Webhook",
+    "running.detecting": "Detecting detect",
+    "running.group": "Handle",
+    "running.runner": "VideoRunner",
+    "sinks.mqtt": "MQTT",
+    "sinks.recording": "SaveVideo",
+    "sinks.saving": "SaveImages SaveJSONL",
+    "sinks.sink": "Sink",
+    "sinks.view": "View",
+    "sinks.webhook": "Webhook",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOME)

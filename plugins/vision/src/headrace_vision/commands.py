@@ -26,8 +26,8 @@ from headrace_cli.for_plugins import (
 )
 
 if TYPE_CHECKING:
-    from headrace_vision.configured import Vision
-    from headrace_vision.tables import VisionConfig
+    from headrace_vision.file.tables import VisionConfig
+    from headrace_vision.file.vision import Vision
 
 __all__ = ["progress", "video"]
 
@@ -86,9 +86,9 @@ def video(
       headrace video vision.toml street.mp4 --save out --jsonl out/all.jsonl
     """  # noqa: D301 - typer keeps the lines after a backspace character
     import headrace_vision
-    from headrace_vision.configured import load
-    from headrace_vision.detecting import NETWORKS
-    from headrace_vision.group import check_input
+    from headrace_vision.file.vision import load
+    from headrace_vision.running.detecting import NETWORKS
+    from headrace_vision.running.group import check_input
 
     options: dict[str, Any] = {}
     is_alone = Path(model).suffix.lower() in NETWORKS
@@ -138,8 +138,8 @@ def _bound_arenas() -> None:
 
 def _of_detector(model: str, inputs: list[str]) -> VisionConfig:
     """Return the configuration that runs the file of a detector; addresses that were typed may be opened."""
+    from headrace_vision.file.tables import VisionConfig
     from headrace_vision.network import is_address
-    from headrace_vision.tables import VisionConfig
 
     if not Path(model).is_file():
         raise ConfigError(f"--model FILE: there is no file {model!r}")
@@ -149,7 +149,7 @@ def _of_detector(model: str, inputs: list[str]) -> VisionConfig:
 
 def _check_names(loaded: VisionConfig, config: str, model: str, inputs: list[str]) -> None:
     """Refuse a name that no model has."""
-    from headrace_vision.lanes import check_model
+    from headrace_vision.pipelines.lanes import check_model
 
     if inputs or model:
         try:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace_testing import BackendConformance
-from headrace_vision.boxes import make_detections
+from headrace_vision.models.boxes import make_detections
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 import headrace
 from headrace.errors import among
-from headrace_testing.conformance import (
-    rules_batch,
-    rules_children,
-    rules_class,
-    rules_docs,
-    rules_errors,
-    rules_interrupts,
-    rules_keys,
-    rules_left,
-    rules_life,
-    rules_options,
-    rules_process,
-    rules_results,
-    rules_threads,
+from headrace_testing.conformance.backend_rules import (
+    batch,
+    children,
+    classes,
+    docs,
+    errors,
+    interrupts,
+    keys,
+    leftovers,
+    life,
+    options,
+    process,
+    results,
+    threads,
 )
 from headrace_testing.conformance.base import BackendConformance
 from headrace_testing.conformance.certificate import Certificate
@@ -58,19 +58,19 @@ if TYPE_CHECKING:
     from headrace_testing.conformance.rule import Rule
 
 _MODULES = (
-    rules_class,
-    rules_docs,
-    rules_batch,
-    rules_results,
-    rules_keys,
-    rules_errors,
-    rules_interrupts,
-    rules_children,
-    rules_life,
-    rules_threads,
-    rules_left,
-    rules_options,
-    rules_process,
+    classes,
+    docs,
+    batch,
+    results,
+    keys,
+    errors,
+    interrupts,
+    children,
+    life,
+    threads,
+    leftovers,
+    options,
+    process,
 )
 
 

@@ -16,8 +16,8 @@ from headrace._language.expression.nesting import with_room
 from headrace._language.plan.auto import advice_for
 from headrace._language.plan.declared import narrow, no_batch
 from headrace._language.plan.key_use import required_keys
+from headrace._run.batches.instance import Instance
 from headrace._run.blueprint import BuiltNode
-from headrace._run.instance import Instance
 from headrace.errors import SetupError
 
 if TYPE_CHECKING:
@@ -142,9 +142,9 @@ def _report_who_limits(
         leaves = (built[i] for i in node.tree.walk() if i in built and not i.children)
         name = next((leaf._label() for leaf in leaves if leaf.max == most), None)
         instance.limit = (name or instance.backend._label(), most)
-        if instance.index == 0 and (asked := node.keys.max) is not None and asked > most:
+        if instance.index == 0 and (wanted_max := node.keys.max) is not None and wanted_max > most:
             text = "node %r: max = %s, and %s takes at most %s: no batch has more. Write max = %s"
-            _log.warning(text, node.name, asked, *instance.limit, most)
+            _log.warning(text, node.name, wanted_max, *instance.limit, most)
 
 
 def _instance(index: int, backend: Backend, keys: NodeKeys) -> Instance:

@@ -7,9 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace._language.contract.backend import Backend
-from headrace._run.checked import Answers, Filler, Outcomes, filler, weight_of
-from headrace._run.fitting import indices_to_repeat
-from headrace._run.tracebacks import none_if_all_ok
+from headrace._run.batches.fitting import indices_to_repeat
+from headrace._run.contract.checked import Answers, Filler, Outcomes, filler, weight_of
+from headrace._run.steps.tracebacks import none_if_all_ok
 from headrace.errors import BatchRangeError, ClosedError
 from headrace.keys import Request
 

@@ -17,9 +17,9 @@ from headrace._language.contract.backend import ProgressFactory, no_progress
 from headrace._language.plan.element import elements_of
 from headrace._language.plan.pipeline_config import PipelineConfig
 from headrace._run.blueprint import Blueprint, NodeBlueprint
+from headrace._run.contract.policies import BestFit
+from headrace._run.contract.settings import Limits
 from headrace._run.pipeline import Pipeline, without_inner_frames
-from headrace._run.policies import BestFit
-from headrace._run.settings import Limits
 from headrace._texts import error_text
 from headrace.errors import ConfigError, HeadraceError, PluginError, SetupError
 

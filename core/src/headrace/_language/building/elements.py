@@ -18,12 +18,12 @@ from headrace._language.plan.declared import keys_named, of_children
 from headrace._language.plan.key_use import keys_read_by
 from headrace._language.plan.ways import edges
 from headrace._language.plan.word import Word, word_of
-from headrace._run.current import deadline_here, enter_result_of
-from headrace._run.keeping import Keeping
-from headrace._run.probes import Probes
-from headrace._run.shared import Shared
+from headrace._run.contract.shared import Shared
+from headrace._run.records.probes import Probes
+from headrace._run.requests.current import deadline_here, enter_result_of
+from headrace._run.requests.keeping import Keeping
 from headrace._run.starting import LOOK_S
-from headrace._run.threads import OwnThread
+from headrace._run.steps.threads import OwnThread
 from headrace._texts import error_text
 from headrace.errors import SetupError
 from headrace.keys import DATA

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from headrace._language.contract.backend import Backend
     from headrace._language.plan.element import Element
     from headrace._language.plan.nodes import NodePlan
-    from headrace._run.probes import Probes
+    from headrace._run.records.probes import Probes
 
     Run = Callable[..., Any]
     Report = tuple[str, str, tuple[Any, ...]]

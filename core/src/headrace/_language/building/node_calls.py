@@ -7,21 +7,21 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace._language.contract.backend import Backend
-from headrace._run.box import ask, post
-from headrace._run.checked import PENDING, Outcomes
-from headrace._run.current import entries_of
-from headrace._run.entry import NEW
-from headrace._run.keeping import Keeping
-from headrace._run.node_request import NodeRequest, Sent
-from headrace._run.room import Ticket
-from headrace._run.runners import wait_for
-from headrace._run.tracebacks import none_if_all_ok, with_cause
+from headrace._run.batches.runners import wait_for
+from headrace._run.contract.checked import PENDING, Outcomes
+from headrace._run.requests.current import entries_of
+from headrace._run.requests.entry import NEW
+from headrace._run.requests.keeping import Keeping
+from headrace._run.requests.node_request import NodeRequest, Sent
+from headrace._run.requests.room import Ticket
+from headrace._run.steps.box import ask, post
+from headrace._run.steps.tracebacks import none_if_all_ok, with_cause
 from headrace.errors import ClosedError, ContractError
 
 if TYPE_CHECKING:
-    from headrace._run.checked import Liveness
+    from headrace._run.contract.checked import Liveness
+    from headrace._run.contract.settings import Links
     from headrace._run.node import Node
-    from headrace._run.settings import Links
     from headrace.keys import Request
 
     Then = Callable[[Request, BaseException | None], object]

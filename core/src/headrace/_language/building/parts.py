@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headrace._language.building.wrappers import BatchEnd
 from headrace._language.contract.backend import Backend
-from headrace._run.checked import Liveness
-from headrace._run.shared import Shared
-from headrace._run.threads import OwnThread
+from headrace._run.contract.checked import Liveness
+from headrace._run.contract.shared import Shared
+from headrace._run.steps.threads import OwnThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable

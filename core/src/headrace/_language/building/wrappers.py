@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._language.contract.backend import Backend
 from headrace._language.plan.ways import way_through
-from headrace._run.checked import PENDING
-from headrace._run.threads import wake
-from headrace._run.tracebacks import backend_error, without_locals
+from headrace._run.contract.checked import PENDING
+from headrace._run.steps.threads import wake
+from headrace._run.steps.tracebacks import backend_error, without_locals
 from headrace._texts import error_text
 from headrace.errors import BackendError, SetupError
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headrace._language.plan.element import Element
-    from headrace._run.checked import Outcomes
-    from headrace._run.threads import OwnThread
+    from headrace._run.contract.checked import Outcomes
+    from headrace._run.steps.threads import OwnThread
     from headrace.keys import Request
 
     Forward = Callable[..., Outcomes]
@@ -156,10 +156,11 @@ class BatchEnd:
             errors, self._errors = self._errors, []
         if not errors:
             return outcomes
-        given = outcomes or [None] * len(batch)
+        answers = outcomes or [None] * len(batch)
         try:
             return [
-                errors[0] if outcome is None or outcome is PENDING else outcome for outcome in given
+                errors[0] if outcome is None or outcome is PENDING else outcome
+                for outcome in answers
             ]
         finally:
             del errors  # see `Entry.take_error`

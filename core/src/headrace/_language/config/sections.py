@@ -22,7 +22,7 @@ from pydantic import (
 from headrace._language.config.document import Document, Table, Written
 from headrace._language.config.problems import Problems, key_place
 from headrace._language.contract.options import Options, keys_of
-from headrace._run.queue import QueueFull
+from headrace._run.requests.queue import QueueFull
 from headrace._texts import nearest
 
 _Name = Annotated[str, Field(min_length=1)]
@@ -35,39 +35,40 @@ class NodeKeys(Options):
     """The keys that configure a node itself.
 
     The options of its backends stand beside them in a table.
+
+    Attributes:
+        backend: The expression of what an instance computes.
+        instance_num: How many instances run side by side; auto: what machine and backends carry.
+        min: Least weight of a batch.
+        max: Greatest weight of a batch; 1 if neither node nor backend says.
+        batching_timeout: How long the oldest request waits for others, milliseconds.
+        batch_sizes: The only weights that a batch may have.
+        pad: Fill batches that are too small with copies.
+        queue_size: How many requests that entered here may wait.
+        queue_full: What happens to a request that finds the queue full.
+        timeout_ms: Longest time from arrival to the end, milliseconds.
+        device: The device, or a list that is spread over the instances.
+        batch_policy: The policy that forms batches.
+        dispatch_policy: The policy that chooses the instance.
+        allow: Codes of warnings of `check` that are meant.
+        init: An expression that is built before the node and never called.
     """
 
-    backend: str | None = Field(None, description="The expression of what an instance computes.")
-    instance_num: Annotated[int, Field(ge=1, le=4096)] | Literal["auto"] = Field(
-        1, description="How many instances run side by side; auto: what machine and backends carry."
-    )
-    min: int | None = Field(None, ge=1, description="Least weight of a batch.")
-    max: int | None = Field(
-        None, ge=1, description="Greatest weight of a batch; 1 if neither node nor backend says."
-    )
-    batching_timeout: float = Field(
-        0, ge=0, le=1e9, description="How long the oldest request waits for others, milliseconds."
-    )
-    batch_sizes: tuple[Annotated[int, Field(ge=1)], ...] | None = Field(
-        None, min_length=1, description="The only weights that a batch may have."
-    )
-    pad: bool = Field(False, description="Fill batches that are too small with copies.")
-    queue_size: int = Field(1024, ge=1, description="How many requests that entered here may wait.")
-    queue_full: QueueFull = Field(
-        "wait", description="What happens to a request that finds the queue full."
-    )
-    timeout_ms: float | None = Field(
-        None, gt=0, le=1e12, description="Longest time from arrival to the end, milliseconds."
-    )
-    device: _Name | Annotated[tuple[_Name, ...], Field(min_length=1)] | None = Field(
-        None, description="The device, or a list that is spread over the instances."
-    )
-    batch_policy: str = Field("greedy", description="The policy that forms batches.")
-    dispatch_policy: str = Field("best_fit", description="The policy that chooses the instance.")
-    allow: tuple[_Name, ...] = Field((), description="Codes of warnings of `check` that are meant.")
-    init: str | None = Field(
-        None, description="An expression that is built before the node and never called."
-    )
+    backend: str | None = None
+    instance_num: Annotated[int, Field(ge=1, le=4096)] | Literal["auto"] = 1
+    min: int | None = Field(None, ge=1)
+    max: int | None = Field(None, ge=1)
+    batching_timeout: float = Field(0, ge=0, le=1e9)
+    batch_sizes: tuple[Annotated[int, Field(ge=1)], ...] | None = Field(None, min_length=1)
+    pad: bool = False
+    queue_size: int = Field(1024, ge=1)
+    queue_full: QueueFull = "wait"
+    timeout_ms: float | None = Field(None, gt=0, le=1e12)
+    device: _Name | Annotated[tuple[_Name, ...], Field(min_length=1)] | None = None
+    batch_policy: str = "greedy"
+    dispatch_policy: str = "best_fit"
+    allow: tuple[_Name, ...] = ()
+    init: str | None = None
 
     @field_validator("instance_num", mode="wrap")
     @classmethod
@@ -106,22 +107,18 @@ class NodeKeys(Options):
 
 
 class GlobalKeys(Options):
-    """The keys of ``[global]`` that configure the pipeline as a whole."""
+    """The keys of ``[global]`` that configure the pipeline as a whole.
 
-    threads: int | None = Field(
-        None, ge=1, description="The thread budget; default: the CPUs this process may use."
-    )
-    probes: str | tuple[str, ...] = Field(
-        (),
-        description="Probes of plugins, which receive every batch and request: Name or Name(a=1).",
-    )
-    deadlock_after_s: float = Field(
-        5.0,
-        ge=0,
-        le=1e9,
-        description="How long a request waits until circles of calls that wait for each other are "
-        "looked for, seconds; 0 for never.",
-    )
+    Attributes:
+        threads: The thread budget; default: the CPUs this process may use.
+        probes: Probes of plugins, which receive every batch and request: Name or Name(a=1).
+        deadlock_after_s: How long a request waits until circles of calls that wait for each other
+            are looked for, seconds; 0 for never.
+    """
+
+    threads: int | None = Field(None, ge=1)
+    probes: str | tuple[str, ...] = ()
+    deadlock_after_s: float = Field(5.0, ge=0, le=1e9)
 
 
 _Targets = _Name | Annotated[list[_Name], Field(min_length=1)]
@@ -138,21 +135,20 @@ class LinkKeys(Options):
     """The keys that link a node to others, as written.
 
     `headrace._language.plan.links` parses their values.
+
+    Attributes:
+        next: The nodes that come after this one: a, or a,b, or a list.
+        map: What this node gets: node[source:target,...],... or a table per node.
+        otherwise: Run if the node before gave no result.
+        each: Run once per element of the list under this key: key, or key:target.
+        each_errors: An element that fails makes the request fail, or leaves none.
     """
 
-    next: str | tuple[str, ...] = Field(
-        (), description="The nodes that come after this one: a, or a,b, or a list."
-    )
-    map: str | Annotated[dict[_Name, _Sources], Field(min_length=1)] | None = Field(
-        None, description="What this node gets: node[source:target,...],... or a table per node."
-    )
-    otherwise: bool = Field(False, alias="or", description="Run if the node before gave no result.")
-    each: str | None = Field(
-        None, description="Run once per element of the list under this key: key, or key:target."
-    )
-    each_errors: Literal["fail", "none"] = Field(
-        "fail", description="An element that fails makes the request fail, or leaves none."
-    )
+    next: str | tuple[str, ...] = ()
+    map: str | Annotated[dict[_Name, _Sources], Field(min_length=1)] | None = None
+    otherwise: bool = Field(False, alias="or")
+    each: str | None = None
+    each_errors: Literal["fail", "none"] = "fail"
 
     @field_validator("next", "map", "each", mode="wrap")
     @classmethod

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 from headrace._language.contract import groups
 from headrace._language.contract.addresses import hold_files
 from headrace._language.contract.options import Options as _Options
-from headrace._run.checked import Checked, Outcomes, range_problem
+from headrace._run.contract.checked import Checked, Outcomes, range_problem
 from headrace._texts import error_text
 from headrace.errors import ContractError, MissingDependencyError, Problem, SetupError
 from headrace.keys import Request

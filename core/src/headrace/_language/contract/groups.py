@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from headrace._run.keeping import Handle
-from headrace._run.shared import Shared
+from headrace._run.contract.shared import Shared
+from headrace._run.requests.keeping import Handle
 from headrace.errors import ContractError
 from headrace.keys import Request
 

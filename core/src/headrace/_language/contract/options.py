@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import decimal
+import inspect
 import logging
 import numbers
 import os
+import re
+import sys
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
@@ -18,6 +22,7 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Field,
     ValidationError,
     ValidationInfo,
     ValidatorFunctionWrapHandler,
@@ -29,6 +34,15 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from headrace._language.contract.addresses import is_address, places
 from headrace._language.contract.missing import nearest_file, no_file
 from headrace.errors import ConfigError
+
+if sys.version_info >= (3, 14):
+    from annotationlib import Format, get_annotations
+
+    _UNRESOLVED: dict[str, Any] = {"format": Format.FORWARDREF}
+else:
+    from inspect import get_annotations
+
+    _UNRESOLVED: dict[str, Any] = {}
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -149,17 +163,41 @@ OutputPath = Annotated[Path, BeforeValidator(_with_own_base), AfterValidator(_ag
 `FilePath`."""
 
 
+_ATTRIBUTE = re.compile(r"^(\w+)(?: \(.*?\))?:(.*(?:\n(?:[ \t].*)?)*)", re.MULTILINE)
+_NO_FIELD = re.compile(r"\b(?:ClassVar|Final)\b")
+
+
+def attribute_texts(cls: type[Any]) -> dict[str, str]:
+    """Return the text of each attribute in the section ``Attributes`` of a class's own docstring.
+
+    There are none under ``python -OO``, which drops docstrings.
+    """
+    lines = f"\n{inspect.cleandoc(cls.__dict__.get('__doc__') or '')}"
+    below = lines.partition("\nAttributes:\n")[2]
+    section = textwrap.dedent(re.split(r"^\S", below, maxsplit=1, flags=re.MULTILINE)[0])
+    return {name: " ".join(text.split()) for name, text in _ATTRIBUTE.findall(section)}
+
+
 class Options(BaseModel):
     """Base of the ``Options`` of every backend, policy and probe: frozen, unknown keys refused.
 
     It is a pydantic model. Each field has a type, limits if there are any, a default unless you
-    must set it, and a ``description`` with its unit::
+    must set it, and a description with its unit. That is its line in the section ``Attributes`` of
+    the docstring, unless the field has a ``description`` of its own::
 
         class Options(headrace.Options):
+            \"\"\"Size and mode.
+
+            Attributes:
+                size: Side of the result, in pixels.
+                mode: How (a name).
+                model: A file, or none.
+            \"\"\"
+
             positional = ("size",)
-            size: int = pydantic.Field(ge=1, le=4096, description="Side of the result, in pixels.")
-            mode: Literal["fast", "exact"] = pydantic.Field("fast", description="How (a name).")
-            model: headrace.FilePath | None = pydantic.Field(None, description="A file, or none.")
+            size: int = pydantic.Field(ge=1, le=4096)
+            mode: Literal["fast", "exact"] = "fast"
+            model: headrace.FilePath | None = None
 
     Values are read as pydantic reads them, except that a bool is no number and NaN is no value. A
     `headrace.FilePath` is relative to its configuration file and must exist. A
@@ -172,13 +210,25 @@ class Options(BaseModel):
     Attributes:
         positional: The fields for positional args of an expression, in order. With ``positional =
             ("key",)``, ``HasKey(mask)`` means ``HasKey(key=mask)``.
-    """
+    """  # noqa: D214 - the first is the example's
 
     model_config: ClassVar[ConfigDict] = ConfigDict(
         frozen=True, extra="forbid", arbitrary_types_allowed=True, protected_namespaces=()
     )
 
     positional: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Give each field of the class the description that its docstring has."""
+        super().__init_subclass__(**kwargs)
+        if texts := attribute_texts(cls):
+            types = get_annotations(cls, **_UNRESOLVED)
+            described = {
+                name: Annotated[field_type, Field(description=texts[name])]
+                for name, field_type in types.items()
+                if name in texts and not _NO_FIELD.search(str(field_type))
+            }
+            cls.__annotations__ = types | described
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuse to set an option, since instances share them."""
@@ -212,8 +262,8 @@ def _bool_became_number(value: Any, got: Any) -> bool:
     if isinstance(value, Mapping):
         if isinstance(got, BaseModel) or is_dataclass(got):
             of = keys_of(type(got)) if isinstance(got, BaseModel) else {key: key for key in value}
-            given = [(v, getattr(got, of[k], v)) for k, v in value.items() if k in of]
-            return any(_bool_became_number(*pair) for pair in given)
+            pairs = [(v, getattr(got, of[k], v)) for k, v in value.items() if k in of]
+            return any(_bool_became_number(*pair) for pair in pairs)
         if not isinstance(got, Mapping):
             return False
         return _bool_became_number([*value, *value.values()], [*got, *got.values()])
@@ -277,10 +327,10 @@ def value_problems(error: ValidationError, options: type[BaseModel]) -> Iterator
             yield detail
     for details in of_unions.values():
         meant = max(details, key=lambda detail: (len(detail["loc"]) > 2, not _is_of_type(detail)))
-        kept = [detail for detail in details if detail["loc"][1] == meant["loc"][1]]
+        relevant = [detail for detail in details if detail["loc"][1] == meant["loc"][1]]
         if len(meant["loc"]) == 2 and _is_of_type(meant):  # nothing tells which type was meant
-            meant["msg"], kept = "; or: ".join(detail["msg"] for detail in details), [meant]
-        for detail in kept:
+            meant["msg"], relevant = "; or: ".join(detail["msg"] for detail in details), [meant]
+        for detail in relevant:
             detail["loc"] = (detail["loc"][0], *detail["loc"][2:])
             yield detail
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from headrace._language.contract.options import Options as _Options
-from headrace._run import policies as _run
+from headrace._run.contract import policies as _run
 
 
 class _HasOptions:
@@ -76,14 +76,15 @@ class Sized(BatchPolicy, _run.Sized):
     """
 
     class Options(_Options):
-        """Keys of the node that the policy reads."""
+        """Keys of the node that the policy reads.
 
-        batch_sizes: tuple[Annotated[int, Field(ge=1)], ...] | None = Field(
-            None, min_length=1, description="The weights a batch may have; None allows all."
-        )
-        pad: bool = Field(
-            False, description="Fill a batch that is too small with copies of its last item."
-        )
+        Attributes:
+            batch_sizes: The weights a batch may have; None allows all.
+            pad: Fill a batch that is too small with copies of its last item.
+        """
+
+        batch_sizes: tuple[Annotated[int, Field(ge=1)], ...] | None = Field(None, min_length=1)
+        pad: bool = False
 
     def __init__(self, options: Any = None) -> None:
         super().__init__(options)
@@ -106,11 +107,13 @@ class Greedy(Sized, _run.Greedy):
     """
 
     class Options(Sized.Options):
-        """Keys of the node that the policy reads."""
+        """Keys of the node that the policy reads.
 
-        batching_timeout: float = Field(
-            0, ge=0, description="How long the oldest request waits for others, in milliseconds."
-        )
+        Attributes:
+            batching_timeout: How long the oldest request waits for others, in milliseconds.
+        """
+
+        batching_timeout: float = Field(0, ge=0)
 
     def __init__(self, options: Any = None) -> None:
         BatchPolicy.__init__(self, options)

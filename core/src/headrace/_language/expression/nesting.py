@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import TypeVar, cast
 
-from headrace._run.threads import run_in_pool
+from headrace._run.steps.threads import run_in_pool
 from headrace.errors import ConfigError, Problem
 
 MAX_DEPTH = 100

@@ -27,21 +27,21 @@ def check_arity(use: Use) -> bool:
     right = not phases or len(phases) == cls.bracket.phases
     if right and least <= count and (most is None or count <= most):
         return True
-    wanted, got, hint = f"takes {least}", f", got {count}", None
+    demand, got, hint = f"takes {least}", f", got {count}", None
     if most == 0:
-        wanted, got = "takes nothing", ""
+        demand, got = "takes nothing", ""
         if getattr(cls.Options, "positional", ()):
             written = ",".join(map(str, use.children))
             hint = f"What is no backend stands in ( ): {call.name}({written})"
     elif not right:
         expected = cls.bracket.phases
         phase = "one phase" if expected == 1 else f"{expected} phases"
-        wanted, got = f"has {phase}", f", separated by ';', got {len(phases)}"
+        demand, got = f"has {phase}", f", separated by ';', got {len(phases)}"
     elif least != most:
-        wanted += " or more" if most is None else f" to {most}"
+        demand += " or more" if most is None else f" to {most}"
     if not count and call.args.positional:
         hint = f"Write {call.name}[{','.join(map(str, call.args.positional))}]."
-    use.add("arity", f"{call.name} {wanted} in brackets{got}", hint=hint)
+    use.add("arity", f"{call.name} {demand} in brackets{got}", hint=hint)
     return False
 
 

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 from pydantic_core.core_schema import is_instance_schema
 
-from headrace._run.settings import Links
+from headrace._run.contract.settings import Links
 from headrace.errors import Problem
 
 _SCHEMA = Path(__file__).with_name("plan_schema.json")

@@ -47,9 +47,9 @@ def _keys_required(element: Element, built: Built) -> RequiredKeys:
     children, bracket = element.children, element.cls.bracket
     if (child := _child_read(element, built)) is not None:
         return keys_required_by(child, built)
-    told = getattr(built.get(element), "needs", None)
-    if element.cls.builds_elsewhere and told is not None:
-        return dict.fromkeys(told, element.name)  # as what was built there has said
+    needs = getattr(built.get(element), "needs", None)
+    if element.cls.builds_elsewhere and needs is not None:
+        return dict.fromkeys(needs, element.name)  # as what was built there has said
     made = built.get(element, element.cls)
     if children and not _says_reads(made):
         return {DATA: element.name}  # a container that does not say which keys it needs
@@ -57,10 +57,10 @@ def _keys_required(element: Element, built: Built) -> RequiredKeys:
     read_here = {key: element.name for key in reads if key == DATA or key not in RESERVED}
     if not children or (len(children) == 1 and bracket.divides):
         return read_here  # an item may pass by the only child
-    given = {*keys_named(made, element.options, "bracket.gives")}
+    keys_given = {*keys_named(made, element.options, "bracket.gives")}
     first, *others = [keys_required_by(child, built) for child in children]
     shared = {key: first[key] for key in first if all(key in other for other in others)}
-    return {**{key: name for key, name in shared.items() if key not in given}, **read_here}
+    return {**{key: name for key, name in shared.items() if key not in keys_given}, **read_here}
 
 
 def _keys_required_in_turn(element: Element, built: Built) -> RequiredKeys:

@@ -20,8 +20,8 @@ from headrace._language.plan.element import Element, elements_of, place_of
 from headrace._language.plan.key_use import keys_required_by
 from headrace._language.plan.nodes import NodePlan, with_aliased
 from headrace._language.plan.parameters import check_keys, place_at
-from headrace._run.route import KEPT, closure, pairs_of, parallel
-from headrace._run.settings import Links
+from headrace._run.contract.settings import Links
+from headrace._run.graph.route import KEPT, closure, pairs_of, parallel
 from headrace.keys import RESERVED
 
 if TYPE_CHECKING:
@@ -142,8 +142,8 @@ class _Graph:
                 message = f"{match[1]!r} stands there twice"
                 self.report(name, "map", message, span=match.span(1), text=text)
             new = ([part.strip() for part in pair.split(":")] for pair in pairs)
-            kept = taken.setdefault(match[1], [])
-            kept += [(source, target) for source, target in new]
+            texts = taken.setdefault(match[1], [])
+            texts += [(source, target) for source, target in new]
             at = match.end()
             if not match[3]:
                 return taken

@@ -14,10 +14,10 @@ from headrace._language.plan.data import Data, Value, plain_copy, read_schema
 from headrace._language.plan.declared import narrow
 from headrace._language.plan.element import Element, Range, elements_of
 from headrace._language.plan.ways import owns_thread
-from headrace._run.checked import largest_size
+from headrace._run.contract.checked import largest_size
+from headrace._run.contract.settings import Links
+from headrace._run.graph.route import roots
 from headrace._run.process import usable_cpus
-from headrace._run.route import roots
-from headrace._run.settings import Links
 from headrace._version import __version__
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from headrace._language.plan.parameters import OWN_KEYS, Found, argument, neares
 from headrace._language.registry.discovery import ELSEWHERE, REPLACED, how_to_install
 from headrace._language.registry.files import find_place
 from headrace._language.registry.registry import Offer, registry
-from headrace._run.probes import PROBE_METHODS
+from headrace._run.records.probes import PROBE_METHODS
 from headrace._texts import error_text, nearest
 from headrace.errors import ConfigError
 
@@ -132,8 +132,8 @@ class OptionsReader:
         bases = {}
         for key, winner in self._found.items():
             bases[self.keys[key]] = winner.source.base
-        told = {"allow_import": self.planning.refused is None, "find_place": find_place}
-        context = {"bases": bases, "of": self.options, **told}
+        context = {"bases": bases, "of": self.options, "find_place": find_place}
+        context["allow_import"] = self.planning.refused is None
         try:
             return self.options.model_validate(values, context=context)
         except ValidationError as error:
@@ -213,14 +213,14 @@ class Kind(NamedTuple):
     Attributes:
         noun: The word for one of the kind, in errors.
         hook: The table of hooks in which plugins offer the kind.
-        wanted: What a class of the kind has to be, in errors.
+        requirement: What a class of the kind has to be, in errors.
         base: The base class. None for a probe, which has some of `PROBE_METHODS` instead.
         method: The method with which a policy decides, and which its class has to define.
     """
 
     noun: str
     hook: str
-    wanted: str
+    requirement: str
     base: type[Any] | None = None
     method: str = ""
 
@@ -290,7 +290,7 @@ def _class(planning: Planner, kind: Kind, call: Call, offers: Sequence[Offer]) -
         shown = f"{offers[0].path!r} of {offers[0].distribution}"
         shown = shown if offers[0].cls is None else repr(call.name)
         hint = _names_offered(planning, kind)[1]
-        planning.add(kind.noun, f"{shown} is no {kind.wanted}", call, hint=hint)
+        planning.add(kind.noun, f"{shown} is no {kind.requirement}", call, hint=hint)
         return None
     if (lacks := kind.lacks(cls)) is not None:
         planning.add("contract", f"the {kind.noun} {call.name} is wrong: {lacks}", call)
@@ -351,12 +351,14 @@ def _policy(planning: Planner, key: str, kind: Kind) -> NamedPlan | None:
     parameters = planning.parameters
     written, default = parameters.key(key), NodeKeys.model_fields[key].default
     origins = {name: origin for name, origin in parameters.origins.items() if origin != "default"}
-    given = {name: (getattr(parameters.keys, name), origin) for name, origin in origins.items()}
+    node_values = {
+        name: (getattr(parameters.keys, name), origin) for name, origin in origins.items()
+    }
     if written is None:
         inner = Call(default, source=Source(f"{planning.node}.{key}"))
-        return _find_class(planning, kind, default, inner, given)
+        return _find_class(planning, kind, default, inner, node_values)
     call = planning.read(written.value, written.source)
-    return _find_class(planning, kind, written.value, call, given)
+    return _find_class(planning, kind, written.value, call, node_values)
 
 
 # Probes.

@@ -184,7 +184,7 @@ class Parameters:
         origins: Where each of those keys comes from.
 
     Attributes:
-        asked: The keys that would have set an option of some element.
+        keys_read: The keys that would have set an option of some element.
         met: By path of a key, the key and why each element with that option does not use its value.
             None for one that does.
         texts: How many expressions of the node have been read.
@@ -199,7 +199,7 @@ class Parameters:
     shape: Sections
     keys: NodeKeys = field(default_factory=NodeKeys)
     origins: dict[str, str] = field(default_factory=dict)
-    asked: set[str] = field(default_factory=set)
+    keys_read: set[str] = field(default_factory=set)
     met: dict[str, tuple[Found, list[str | None]]] = field(default_factory=dict)
     unresolved: int = 0
     texts: int = 0
@@ -264,7 +264,7 @@ class Parameters:
         table, shared = self.shape.nodes.get(self.node, {}), self.shape.globals
         of_node, of_all = [], []
         for name_of_key in [f"{name}::{key}" for name in names] + plain:
-            self.asked.add(name_of_key)
+            self.keys_read.add(name_of_key)
             if name_of_key in table:
                 of_node.append(key_of(self.node, name_of_key, table[name_of_key], "node"))
             if name_of_key in shared and name_of_key not in NODE_ONLY:
@@ -325,7 +325,7 @@ def _report_unknown(
     strange = [written for written in others_of if written.source.path not in used]
     if not strange:
         return
-    known = OWN_KEYS.union(*(node.asked for node in nodes))
+    known = OWN_KEYS.union(*(node.keys_read for node in nodes))
     excused = any(node.excused for node in nodes)
     incomplete = any(node.unresolved for node in nodes)
     for written in strange:
@@ -419,8 +419,8 @@ def check_keys(
             return model.model_validate(values), origins
         except ValidationError as error:
             wrong_keys = _report_keys(error, model, places, name, problems)
-            kept = {key: value for key, value in values.items() if key not in wrong_keys}
-            values = kept if len(kept) < len(values) else {}
+            right_values = {key: value for key, value in values.items() if key not in wrong_keys}
+            values = right_values if len(right_values) < len(values) else {}
 
 
 def _report_keys(

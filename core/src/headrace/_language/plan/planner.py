@@ -198,13 +198,13 @@ class Planner:
 
     def _check_instances(self, plan: NodePlan) -> None:
         """Check that no backend in this process refuses as many instances."""
-        wanted = plan.instance_num
+        count = plan.instance_num
         here = plan.tree.walk(lambda element: not element.cls.builds_elsewhere)
-        for element in here if wanted > 1 else ():
+        for element in here if count > 1 else ():
             most = None if element.named else element.cls.most_instances(element.options)
-            if most is not None and most < wanted:
+            if most is not None and most < count:
                 allows = f"{element.name} allows no more than {most} instances in one process"
-                message = f"{allows}: instance_num is {wanted}"
+                message = f"{allows}: instance_num is {count}"
                 self.add("instances", message, element.call, hint=f"Write instance_num = {most}.")
 
     def _check_range(self, plan: NodePlan) -> None:

@@ -12,7 +12,7 @@ from headrace._language.expression.tree import Call
 from headrace._language.plan.parameters import key_of, read_expression_of
 from headrace._language.registry.discovery import load
 from headrace._language.registry.registry import registry
-from headrace._run.tracebacks import without_locals
+from headrace._run.steps.tracebacks import without_locals
 from headrace._texts import error_text
 from headrace.errors import ConfigError, PluginError
 
@@ -45,8 +45,10 @@ def rewrite(shape: Sections, files: Files, problems: Problems) -> Sections:
         alike = (other for other in offers if other.name == offer.name and other != offer)
         other = next(alike, None)
         if other is not None:
-            told = f"{offer.name!r} is translated by {offer.distribution} and {other.distribution}"
-            problems.add("plugin", told, hint="Disable one of them with HEADRACE_PLUGINS.")
+            message = (
+                f"{offer.name!r} is translated by {offer.distribution} and {other.distribution}"
+            )
+            problems.add("plugin", message, hint="Disable one of them with HEADRACE_PLUGINS.")
             problems.raise_if_any()
         shape = _Rewriting(shape, others, problems).run(offer)
     return shape
@@ -90,8 +92,10 @@ class _Rewriting:
             self._problems.raise_if_any()
             raise
         except Exception as error:  # noqa: BLE001 - of a plugin, which may raise anything
-            told = f"{offer.distribution} could not translate {offer.name!r}: {error_text(error)}"
-            raise PluginError(told, hint="Report it to its author.") from without_locals(error)
+            message = (
+                f"{offer.distribution} could not translate {offer.name!r}: {error_text(error)}"
+            )
+            raise PluginError(message, hint="Report it to its author.") from without_locals(error)
         nodes = {
             name: {key: self._with_place(name, key, value) for key, value in table.items()}
             for name, table in tables.items()

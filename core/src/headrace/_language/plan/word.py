@@ -15,7 +15,7 @@ from headrace._language.contract.backend import Backend
 from headrace._language.expression.tree import Call
 from headrace._language.plan.element import Element, Named, prefix_values
 from headrace._language.registry.discovery import CORE_BACKENDS, load
-from headrace._run.checked import Outcomes
+from headrace._run.contract.checked import Outcomes
 from headrace.errors import ContractError
 from headrace.keys import Request
 

@@ -12,8 +12,8 @@ from weakref import WeakSet
 from headrace._language.contract.backend import Backend
 from headrace._language.contract.groups import Bracket, Place
 from headrace._language.contract.options import Options
-from headrace._run.checked import PENDING, Outcomes, range_problem
-from headrace._run.tracebacks import none_if_all_ok
+from headrace._run.contract.checked import PENDING, Outcomes, range_problem
+from headrace._run.steps.tracebacks import none_if_all_ok
 from headrace._texts import repr_of
 from headrace.errors import BackendError, ContractError, InputError, PluginError
 
@@ -94,10 +94,10 @@ def _is_asynchronous(function: Any) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
 
 
-def _mismatch(function: Any, *given: Any, **named: Any) -> str | None:
+def _mismatch(function: Any, *args: Any, **named: Any) -> str | None:
     """Say why a function cannot be called so. None where it can, or its signature is unknown."""
     try:
-        inspect.signature(function, follow_wrapped=False).bind(*given, **named)
+        inspect.signature(function, follow_wrapped=False).bind(*args, **named)
     except (TypeError, ValueError) as error:  # a ValueError says that the signature is not known
         return str(error) if isinstance(error, TypeError) else None
     return None

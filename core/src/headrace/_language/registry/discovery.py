@@ -206,9 +206,9 @@ def _check_version(plugin: Plugin) -> Plugin:
     from packaging.requirements import Requirement
 
     fits = Requirement("headrace").specifier  # of all of them together
-    for wanted in map(Requirement, filter(_OURS.match, plugin.requires)):
-        if wanted.marker is None or wanted.marker.evaluate({"extra": ""}):
-            fits &= wanted.specifier
+    for requirement in map(Requirement, filter(_OURS.match, plugin.requires)):
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            fits &= requirement.specifier
     plugin = replace(plugin, range=",".join(sorted({*map(str, fits)}, reverse=True)))
     if not fits.contains(__version__, prereleases=True):
         reason = f"it requires headrace {plugin.range}, this is {__version__}"

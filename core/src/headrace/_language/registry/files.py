@@ -11,7 +11,7 @@ from headrace._language.contract.addresses import Fetched, is_address, places
 from headrace._language.registry.discovery import ELSEWHERE, REPLACED, how_to_install
 from headrace._language.registry.registry import Offer, registry
 from headrace._problem import Problem
-from headrace._run.tracebacks import without_locals
+from headrace._run.steps.tracebacks import without_locals
 from headrace._texts import error_text
 from headrace.errors import ConfigError, PluginError, SetupError, among
 

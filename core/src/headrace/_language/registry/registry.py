@@ -314,8 +314,8 @@ def register(
     if cls is None:
 
         def decorate(decorated: Any) -> Any:
-            wanted: Any = getattr(decorated, "__name__", None) if name is None else name
-            return register(wanted, decorated, replace=replace, batched=batched)
+            chosen_name: Any = getattr(decorated, "__name__", None) if name is None else name
+            return register(chosen_name, decorated, replace=replace, batched=batched)
 
         return decorate
     with _lock:

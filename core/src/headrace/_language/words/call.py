@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from headrace._language.building.parts import BuildSite
     from headrace._language.plan.element import Element
     from headrace._language.registry.registry import Files
-    from headrace._run.checked import Located
+    from headrace._run.contract.checked import Located
     from headrace.keys import Request
 
 __all__ = ["Call", "Identity"]
@@ -69,19 +69,20 @@ class Call(FunctionBackend, Word):
     """
 
     class Options(_Options):
-        """Options of Call."""
+        """Options of Call.
+
+        Attributes:
+            function: What to call, as `package.module:name`.
+            batched: Whether it is called once per batch, with a list (yes or no).
+            kwargs: Further arguments by name: a table, or in an expression a text with a JSON
+                object, as in `kwargs='{"cutoff": 2}'`.
+        """
 
         positional = ("function",)
 
-        function: str = Field(description="What to call, as `package.module:name`.")
-        batched: bool = Field(
-            False, description="Whether it is called once per batch, with a list (yes or no)."
-        )
-        kwargs: dict[str, Any] = Field(
-            {},
-            description="Further arguments by name: a table, or in an expression a text with a "
-            "JSON object, as in `kwargs='{\"cutoff\": 2}'`.",
-        )
+        function: str
+        batched: bool = False
+        kwargs: dict[str, Any] = Field({})
 
         @field_validator("function")
         @classmethod

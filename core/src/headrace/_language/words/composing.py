@@ -8,7 +8,7 @@ from headrace._language.building.children import child_call, run_child, select
 from headrace._language.contract.groups import Bracket
 from headrace._language.plan.declared import combine_ranges, keys_named
 from headrace._language.plan.word import Use, Word, way_to_called
-from headrace._run.tracebacks import none_if_all_ok
+from headrace._run.steps.tracebacks import none_if_all_ok
 from headrace.errors import NoResultError
 from headrace.keys import RESULT, Request
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headrace._language.building.parts import BuildSite
     from headrace._language.contract.backend import Backend, InitContext
     from headrace._language.plan.element import Element
-    from headrace._run.checked import Answers, Outcomes
+    from headrace._run.contract.checked import Answers, Outcomes
 
 __all__ = ["BackgroundThread", "S", "Sequential"]
 

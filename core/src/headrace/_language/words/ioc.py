@@ -9,7 +9,7 @@ from headrace._language.contract.groups import Bracket
 from headrace._language.plan.declared import range_of
 from headrace._language.plan.element import Element, Named
 from headrace._language.words.naming import Wiring
-from headrace._run.shared import Shared
+from headrace._run.contract.shared import Shared
 
 if TYPE_CHECKING:
     from headrace._language.building.elements import ElementBuilder

@@ -34,18 +34,16 @@ class Denoise(headrace.Backend):
     """
 
     class Options(headrace.Options):
-        """How strongly, and for how long."""
+        """How strongly, and for how long.
+
+        Attributes:
+            weight: Strength (a number without unit): more takes out more noise and detail.
+            max_iterations: Most iterations per image (a count).
+        """
 
         positional = ("weight",)
-        weight: float = pydantic.Field(
-            0.1,
-            gt=0,
-            allow_inf_nan=False,
-            description="Strength (a number without unit): more takes out more noise and detail.",
-        )
-        max_iterations: int = pydantic.Field(
-            200, ge=1, description="Most iterations per image (a count)."
-        )
+        weight: float = pydantic.Field(0.1, gt=0, allow_inf_nan=False)
+        max_iterations: int = pydantic.Field(200, ge=1)
 
     # Running again does no harm: when a batch fails, each of its items is run alone.
     rerun = True

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import headrace
-import pydantic
 
 if TYPE_CHECKING:
     from headrace.keys import Request
@@ -35,13 +34,14 @@ class FileType(headrace.Backend):
     """
 
     class Options(headrace.Options):
-        """Which types pass."""
+        """Which types pass.
+
+        Attributes:
+            allowed: The types that pass, as Magika names them (names); none lets all pass.
+        """
 
         positional = ("allowed",)
-        allowed: tuple[str, ...] | None = pydantic.Field(
-            None,
-            description="The types that pass, as Magika names them (names); none lets all pass.",
-        )
+        allowed: tuple[str, ...] | None = None
 
     # Running again does no harm: when a batch fails, each of its items is run alone.
     rerun = True

@@ -39,16 +39,17 @@ class Retry(headrace.Backend):
     """
 
     class Options(headrace.Options):
-        """How often, and after which errors."""
+        """How often, and after which errors.
+
+        Attributes:
+            attempts: How many times X runs for one item at most.
+            errors: The exceptions after which it is tried again (names of classes); classes below
+                them count.
+        """
 
         positional = ("attempts",)
-        attempts: int = pydantic.Field(
-            default=3, ge=1, description="How many times X runs for one item at most."
-        )
-        errors: tuple[str, ...] = pydantic.Field(
-            default=("OSError",),
-            description="The exceptions after which it is tried again (names of classes); classes below them count.",
-        )
+        attempts: int = pydantic.Field(default=3, ge=1)
+        errors: tuple[str, ...] = ("OSError",)
 
     takes = 1
     bracket = words.Bracket(combine_ranges=words.combine_ranges)

@@ -35,7 +35,12 @@ class Sampled(Pipeline):
         """Run one request, or a list of them, and wait; see `headrace.Pipeline.__call__`."""
         if isinstance(data, list):
             futures = [self.submit(request, **how) for request in data]
-            return _checked(data, [future.exception() for future in futures])
+            try:
+                return _checked(data, [future.exception() for future in futures])
+            except BaseException:  # Ctrl-C: those that wait are withdrawn
+                for future in futures:
+                    future.cancel()
+                raise
         pair = self._trial.take(data, how)
         if pair is None:
             return super().__call__(data, **how)

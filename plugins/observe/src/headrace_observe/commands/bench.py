@@ -30,8 +30,12 @@ from headrace_cli.for_plugins import (
     showing_progress,
     source_of,
 )
-from headrace_observe.bench import measure_loads
-from headrace_observe.commands.shared import (
+from headrace_observe.bench.benchmark import measure_loads
+from headrace_observe.bench.measurement import Plan, Point
+from headrace_observe.bench.plots import check_plot
+from headrace_observe.bench.rows import HEADINGS, load_name, row
+from headrace_observe.bench.samples import random_rows
+from headrace_observe.commands.arguments import (
     Arrivals,
     Inputs,
     PlotOfLoads,
@@ -40,28 +44,26 @@ from headrace_observe.commands.shared import (
     check_outputs,
     loads_of,
     percent,
+    samples_of,
+    seconds_option,
+)
+from headrace_observe.commands.printing import (
     plot_loads,
     print_document,
     print_failures,
     print_missing_gpus,
     print_missing_psutil,
     print_table,
-    samples_of,
-    seconds_option,
 )
-from headrace_observe.cures import replay_of
 from headrace_observe.environment import environment
-from headrace_observe.measurement import Plan, Point
+from headrace_observe.explain.cures import replay_of
 from headrace_observe.memory import Memory
-from headrace_observe.plots import check_plot
-from headrace_observe.remembering import Remember
-from headrace_observe.rows import HEADINGS, load_name, row
-from headrace_observe.samples import random_rows
+from headrace_observe.probes.remember import Remember
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from headrace_observe.bench import LoadSpec
+    from headrace_observe.bench.benchmark import LoadSpec
 
 __all__ = ["bench"]
 

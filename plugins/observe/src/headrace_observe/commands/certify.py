@@ -25,21 +25,21 @@ from headrace_cli.for_plugins import (
     showing_progress,
     source_of,
 )
-from headrace_observe.certifying import Output, RowFailed, compare, compare_reference, runner_of
-from headrace_observe.codes import text_of
-from headrace_observe.commands.shared import (
-    Inputs,
-    RandomArrays,
-    check_outputs,
-    print_document,
-    print_table,
-    samples_of,
+from headrace_observe.certify.comparison import (
+    Output,
+    RowFailed,
+    compare,
+    compare_reference,
+    runner_of,
 )
+from headrace_observe.certify.identity import Held, identity
+from headrace_observe.certify.require import without_certificates
+from headrace_observe.codes import text_of
+from headrace_observe.commands.arguments import Inputs, RandomArrays, check_outputs, samples_of
+from headrace_observe.commands.printing import print_document, print_table
 from headrace_observe.environment import environment
 from headrace_observe.extras import library
 from headrace_observe.files import write_json
-from headrace_observe.identity import Held, identity
-from headrace_observe.require import without_certificates
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

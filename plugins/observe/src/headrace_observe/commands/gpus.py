@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from headrace_cli.for_plugins import OK, Json, print_message
-from headrace_observe.commands.shared import print_document, print_table
-from headrace_observe.instruments import gpus as found_gpus
+from headrace_observe.bench.gpus import gpus as found_gpus
+from headrace_observe.commands.printing import print_document, print_table
 
 __all__ = ["gpus"]
 

@@ -21,18 +21,15 @@ from headrace_cli.for_plugins import (
     printing_warnings,
     source_of,
 )
-from headrace_observe.commands.shared import (
-    Inputs,
-    RandomArrays,
-    positive_numbers,
+from headrace_observe.bench.one_backend import inspect as inspected
+from headrace_observe.commands.arguments import Inputs, RandomArrays, positive_numbers, samples_of
+from headrace_observe.commands.layered import layered
+from headrace_observe.commands.printing import (
     print_document,
     print_failures,
     print_missing_gpus,
     print_table,
-    samples_of,
 )
-from headrace_observe.inspecting import inspect as inspected
-from headrace_observe.layered import layered
 
 __all__ = ["inspect"]
 

@@ -21,23 +21,21 @@ from headrace_cli.for_plugins import (
     print_message,
     source_of,
 )
-from headrace_observe.arrivals import read_samples
-from headrace_observe.commands.shared import (
+from headrace_observe.bench.arrivals import read_samples
+from headrace_observe.bench.plots import check_plot
+from headrace_observe.bench.rows import HEADINGS, load_name, row
+from headrace_observe.commands.arguments import (
     Arrivals,
     PlotOfLoads,
     Rates,
     loads_of,
-    plot_loads,
-    print_document,
-    print_table,
     times_in,
     writable,
 )
+from headrace_observe.commands.printing import plot_loads, print_document, print_table
 from headrace_observe.environment import environment
-from headrace_observe.plots import check_plot
-from headrace_observe.rows import HEADINGS, load_name, row
-from headrace_observe.simulate import foretell, simulation_of
-from headrace_observe.simulation import SIMULATED_CLOCK
+from headrace_observe.simulate.from_config import foretell, simulation_of
+from headrace_observe.simulate.virtual_pipeline import SIMULATED_CLOCK
 
 __all__ = ["simulate"]
 

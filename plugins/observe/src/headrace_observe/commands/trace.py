@@ -32,9 +32,10 @@ from headrace_cli.for_plugins import (
     source_of,
 )
 from headrace_observe.codes import text_of
-from headrace_observe.commands.shared import print_document, print_failures, writable
-from headrace_observe.layered import layered
-from headrace_observe.tracing import Trace, UnhurriedTrace
+from headrace_observe.commands.arguments import writable
+from headrace_observe.commands.layered import layered
+from headrace_observe.commands.printing import print_document, print_failures
+from headrace_observe.probes.trace import Trace, UnhurriedTrace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

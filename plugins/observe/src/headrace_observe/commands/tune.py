@@ -29,36 +29,34 @@ from headrace_cli.for_plugins import (
     source_of,
 )
 from headrace_formats import write_toml
-from headrace_observe.bench import LoadSpec, measure_loads
-from headrace_observe.commands.shared import (
+from headrace_observe.bench.benchmark import LoadSpec, measure_loads
+from headrace_observe.bench.measurement import Plan, Point
+from headrace_observe.bench.plots import check_plot, frontier_panel, plot
+from headrace_observe.bench.rows import HEADINGS, load_name, result, row
+from headrace_observe.commands.arguments import (
     Inputs,
     RandomArrays,
     check_outputs,
     loads_of,
-    print_document,
-    print_missing_psutil,
-    print_table,
     samples_of,
     seconds_option,
     times_in,
 )
-from headrace_observe.cures import MOST
+from headrace_observe.commands.layered import layered
+from headrace_observe.commands.printing import print_document, print_missing_psutil, print_table
 from headrace_observe.environment import environment
+from headrace_observe.explain.cures import MOST
 from headrace_observe.files import write_text
-from headrace_observe.goals import read_goal
-from headrace_observe.layered import layered
-from headrace_observe.measurement import Plan, Point
 from headrace_observe.memory import is_dump
-from headrace_observe.plots import check_plot, frontier_panel, plot
-from headrace_observe.rows import HEADINGS, load_name, result, row
-from headrace_observe.simulate import foretell, simulation_of
-from headrace_observe.space import as_layer, space_of, within
-from headrace_observe.tuning import Trial, Trials
+from headrace_observe.simulate.from_config import foretell, simulation_of
+from headrace_observe.tune.goals import read_goal
+from headrace_observe.tune.space import as_layer, space_of, within
+from headrace_observe.tune.trials import Trial, Trials
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from headrace_observe.space import Dimension, Value
+    from headrace_observe.tune.space import Dimension, Value
 
 __all__ = ["tune"]
 

@@ -9,11 +9,12 @@ from urllib.parse import quote
 import typer
 
 from headrace_cli.for_plugins import OK, Json, counted, print_data, print_message, printing_warnings
-from headrace_observe.commands.asking import read_key, read_url
-from headrace_observe.commands.shared import KeyFile, print_document, writable
-from headrace_observe.cures import cures
-from headrace_observe.explaining import slowest
-from headrace_observe.explaining import why as explained
+from headrace_observe.commands.arguments import KeyFile, writable
+from headrace_observe.commands.printing import print_document
+from headrace_observe.commands.server import read_key, read_url
+from headrace_observe.explain.causes import slowest
+from headrace_observe.explain.causes import why as explained
+from headrace_observe.explain.cures import cures
 from headrace_observe.files import lines_of, write_text
 from headrace_observe.memory import parse_dump
 

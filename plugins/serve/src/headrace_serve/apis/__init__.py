@@ -1,1 +1,1 @@
-"""The APIs of other servers: tables of functions, which import nothing of this server but how it reads tensors."""
+"""The APIs of other servers: a table of functions by route for each, and what finds these tables."""

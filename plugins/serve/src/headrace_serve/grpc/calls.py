@@ -12,7 +12,6 @@ from google.protobuf.message import DecodeError
 
 from headrace.errors import InputError
 from headrace_formats import joined_headers
-from headrace_serve.access_log import AccessLine, request_id_of
 from headrace_serve.errors import (
     BodyTooLargeError,
     NotReceivedError,
@@ -21,12 +20,13 @@ from headrace_serve.errors import (
     refusal,
 )
 from headrace_serve.grpc.messages import message
+from headrace_serve.monitoring.access_log import AccessLine, request_id_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
+    from headrace_serve.admission.keys import Right
     from headrace_serve.errors import Refusal
-    from headrace_serve.keys import Right
     from headrace_serve.service import Service
 
 __all__ = ["Calls", "headers_of"]

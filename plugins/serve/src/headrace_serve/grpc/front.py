@@ -6,20 +6,20 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
-from headrace_serve.aside import apart
 from headrace_serve.errors import BodyTooLargeError, UnavailableError
 from headrace_serve.grpc.calls import headers_of
 from headrace_serve.grpc.tensors import read_request, write_response
 from headrace_serve.inference.tensors import complete, elements_in
-from headrace_serve.remembered import server_timing, times_for
+from headrace_serve.monitoring.observe_probes import server_timing, times_for
+from headrace_serve.threads import call_by_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace_serve.access_log import AccessLine
     from headrace_serve.grpc.tensors import Received
     from headrace_serve.inference.messages import Asked
     from headrace_serve.models.model import Model
+    from headrace_serve.monitoring.access_log import AccessLine
     from headrace_serve.service import Service
 
 __all__ = ["Front"]
@@ -82,7 +82,7 @@ class Front:
             answer = await self._service.infer(model, asked, line, limits)
             if line.timing is not None:
                 answer.parameters["server_timing"] = server_timing(line.timing)
-            return await apart(elements_in(answer.outputs), write_response, answer)
+            return await call_by_size(elements_in(answer.outputs), write_response, answer)
 
     @contextlib.contextmanager
     def admitted(

@@ -14,8 +14,8 @@ from headrace_serve.grpc.messages import message
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from headrace_serve.access_log import AccessLine
     from headrace_serve.grpc.calls import Calls
+    from headrace_serve.monitoring.access_log import AccessLine
     from headrace_serve.service import Service
 
 __all__ = ["health_methods"]

@@ -10,8 +10,6 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace_serve.access_log import AccessLine
-from headrace_serve.aside import apart
 from headrace_serve.errors import NotAllowedError, UnauthenticatedError, UnavailableError
 from headrace_serve.grpc.calls import parsed
 from headrace_serve.grpc.messages import message
@@ -19,6 +17,8 @@ from headrace_serve.grpc.tensors import RESPONSE, as_streamed, read_message, wri
 from headrace_serve.inference.messages import Answer
 from headrace_serve.inference.parameters import FINAL, flag
 from headrace_serve.inference.tensors import elements_in
+from headrace_serve.monitoring.access_log import AccessLine
+from headrace_serve.threads import call_by_size
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
@@ -210,7 +210,7 @@ class _Stream:
     async def _give(self, answer: Answer, line: AccessLine, *, is_final: bool = False) -> None:
         """Send one of the responses of a request."""
         answer.parameters[_IS_FINAL] = is_final
-        response = await apart(elements_in(answer.outputs), write_response, answer)
+        response = await call_by_size(elements_in(answer.outputs), write_response, answer)
         await self._put(as_streamed(response), line)
 
     async def _put(self, response: bytes, line: AccessLine) -> None:

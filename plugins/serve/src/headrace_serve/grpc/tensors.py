@@ -11,6 +11,7 @@ from headrace.errors import InputError
 from headrace_serve.datatypes import from_json
 from headrace_serve.grpc.messages import message
 from headrace_serve.inference.messages import Answer, Asked, Encoded
+from headrace_serve.inference.parsed_requests import ParsedRequest
 from headrace_serve.inference.tensors import (
     check_number,
     read_form,
@@ -18,7 +19,6 @@ from headrace_serve.inference.tensors import (
     refuse_region,
     tensor_view,
 )
-from headrace_serve.outlines import Outline
 from headrace_tensors import CONTENTS, DATATYPES, split_raw, varint_of
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Received:
         self.model_name: str = request.model_name
         self.id: str = request.id
 
-    def outline(self) -> bytes:
+    def head_bytes(self) -> bytes:
         """Remove the id and the raw tensors from the message, and give its other bytes."""
         self.message.ClearField("id")
         self.message.ClearField("raw_input_contents")
@@ -85,8 +85,8 @@ def read_request(
         InputError: The message is malformed, or names a region of shared memory.
     """
     request, raw = received.message, received.raw
-    written = received.outline() if raw else b""
-    known = model.messages.known.get(written)
+    written = received.head_bytes() if raw else b""
+    known = model.grpc_requests.known.get(written)
     if known is not None and len(known.inputs) == len(raw):
         return _filled(known, received, timeout_s)
     for tensor in request.inputs:
@@ -114,18 +114,20 @@ def read_request(
     asked.classes = classes
     if raw and not classes and not any(tensor.parameters for tensor in request.inputs):
         said = [(t.name, t.datatype, t.shape, len(r)) for t, r in zip(inputs, raw, strict=True)]
-        model.messages.keep(written, Outline(said, asked.outputs, dict(parameters), None))
+        model.grpc_requests.keep(
+            written, ParsedRequest(said, asked.outputs, dict(parameters), None)
+        )
     return asked
 
 
-def _filled(outline: Outline, received: Received, timeout_s: float | None) -> Asked:
-    """Build what a message asks for from an earlier message's outline and its own id and raw tensors."""
+def _filled(parsed: ParsedRequest, received: Received, timeout_s: float | None) -> Asked:
+    """Build what a message asks for from an earlier message, as parsed, and its own id and raw tensors."""
     inputs = [
         Encoded(name, datatype, shape, data)
-        for (name, datatype, shape, _), data in zip(outline.inputs, received.raw, strict=True)
+        for (name, datatype, shape, _), data in zip(parsed.inputs, received.raw, strict=True)
     ]
-    parameters = dict(outline.parameters)
-    return Asked(inputs, outline.outputs, received.id, parameters, timeout_s, outline=outline)
+    parameters = dict(parsed.parameters)
+    return Asked(inputs, parsed.outputs, received.id, parameters, timeout_s, parsed=parsed)
 
 
 def _values(parameters: Any) -> dict[str, Any]:

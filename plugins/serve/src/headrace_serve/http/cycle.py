@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from uvicorn._types import ASGISendEvent
 
-    from headrace_serve.steps import Steps
+    from headrace_serve.inference.steps import Steps
 
 __all__ = ["Cycle", "date", "date_line", "refusal_bytes"]
 

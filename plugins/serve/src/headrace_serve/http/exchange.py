@@ -15,10 +15,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from headrace.errors import HeadraceError
 from headrace_formats.page import guarded
-from headrace_serve.access_log import AccessLine, request_id_of
-from headrace_serve.access_log import logger as access_log
-from headrace_serve.aside import Pool, apart
-from headrace_serve.codings import WINDOWS, coding_for, codings_of, pack, unpack
+from headrace_serve.client_input import loads
 from headrace_serve.errors import (
     BodyTooLargeError,
     CodingError,
@@ -29,9 +26,12 @@ from headrace_serve.errors import (
     error_json,
     refusal,
 )
+from headrace_serve.http.codings import WINDOWS, coding_for, codings_of, pack, unpack
 from headrace_serve.inference.parameters import TRACED
-from headrace_serve.reading import loads
-from headrace_serve.remembered import server_timing, times_for
+from headrace_serve.monitoring.access_log import AccessLine, request_id_of
+from headrace_serve.monitoring.access_log import logger as access_log
+from headrace_serve.monitoring.observe_probes import server_timing, times_for
+from headrace_serve.threads import Pool, call_by_size
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -351,7 +351,7 @@ class Exchange:
         size = len(text)
         separators = 0
         if size <= most:
-            separators = await apart(size // _COUNTED_BYTES, _separators_in, text)
+            separators = await call_by_size(size // _COUNTED_BYTES, _separators_in, text)
         if size + separators * _SEPARATOR_BYTES > most:
             raise BodyTooLargeError(
                 f"the JSON has {size} bytes, and {separators} of '[', '{{', ',' and ':', which count {_SEPARATOR_BYTES}"
@@ -359,7 +359,7 @@ class Exchange:
                 " server can raise the limit by --max-json-bytes."
             )
         self.hold(separators * _SEPARATOR_BYTES)
-        return await apart(size // _ELEMENT_BYTES, read, text)
+        return await call_by_size(size // _ELEMENT_BYTES, read, text)
 
     def note_identifier(self, document: Any) -> None:
         """Note the id of a request of the protocol, for its answer."""
@@ -537,7 +537,9 @@ class Exchange:
         if reply.compressible:
             headers["vary"] = "Accept-Encoding"
             if length >= _WORTH_BYTES and (encoding := self._coding):
-                parts = [await apart(length // _ELEMENT_BYTES, pack, b"".join(parts), encoding)]
+                parts = [
+                    await call_by_size(length // _ELEMENT_BYTES, pack, b"".join(parts), encoding)
+                ]
                 length = len(parts[0])
                 headers["content-encoding"] = encoding
         self.line.sent_bytes = length

@@ -10,8 +10,8 @@ from headrace_serve.http.exchange import Reply
 from headrace_serve.inference.parameters import without_nulls
 
 if TYPE_CHECKING:
+    from headrace_serve.admission.keys import Right
     from headrace_serve.http.exchange import Exchange
-    from headrace_serve.keys import Right
 
 __all__ = ["REPOSITORY_ROUTES", "json_object"]
 

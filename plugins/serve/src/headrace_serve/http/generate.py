@@ -9,7 +9,6 @@ import orjson
 
 from headrace.errors import InputError, among
 from headrace_formats import write_json
-from headrace_serve.aside import apart
 from headrace_serve.datatypes import as_json_values, from_json
 from headrace_serve.http.events import event, send_events
 from headrace_serve.http.exchange import Reply, error_body
@@ -18,6 +17,7 @@ from headrace_serve.inference.messages import Asked, Encoded
 from headrace_serve.inference.parameters import without_nulls
 from headrace_serve.inference.results import JSON
 from headrace_serve.inference.tensors import check_items, complete
+from headrace_serve.threads import call_by_size
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
@@ -140,7 +140,7 @@ def _input(port: Port, value: Any) -> Encoded:
 
 async def _document(answer: Answer) -> bytes:
     elements = sum(tensor.array.size for tensor in answer.outputs)
-    return await apart(elements, _written, answer)
+    return await call_by_size(elements, _written, answer)
 
 
 def _written(answer: Answer) -> bytes:

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from headrace.errors import ClosedError
 from headrace.hookspecs import attached
 from headrace_serve.errors import UnsupportedError
-from headrace_serve.remembered import probe as probe_of
+from headrace_serve.monitoring.observe_probes import probe as probe_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from headrace_serve.counters import Counters
     from headrace_serve.models.model import Model
+    from headrace_serve.monitoring.counters import Counters
     from headrace_serve.service import Service
 
 __all__ = ["Snapshot", "can_encode", "encoded"]

@@ -24,10 +24,10 @@ from headrace_serve.inference.parameters import SEQUENCES
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from headrace_serve.apis.routes import ApiRoute
     from headrace_serve.models.catalogue import Catalogue
     from headrace_serve.models.model import Model
     from headrace_serve.models.signature import Port
-    from headrace_serve.routes import ApiRoute
 
 __all__ = ["document", "page"]
 

@@ -9,20 +9,20 @@ from urllib.parse import parse_qs
 import headrace
 from headrace.errors import InputError
 from headrace_formats.page import HEADERS, Page
+from headrace_serve.client_input import whole_number
 from headrace_serve.errors import ServeError, error_json
 from headrace_serve.http.exchange import Reply
 from headrace_serve.http.metrics import can_encode
 from headrace_serve.http.page_forms import form_of
 from headrace_serve.http.waiting import wait_for
-from headrace_serve.reading import whole_number
 from headrace_serve.ui.graph import edges_of, nodes_of
 from headrace_serve.ui.load import MOST_CLIENTS, Replay
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from headrace_serve.admission.keys import Right
     from headrace_serve.http.exchange import Exchange
-    from headrace_serve.keys import Right
     from headrace_serve.ui.live import LivePage
 
 __all__ = ["PAGE_ROUTES"]

@@ -16,7 +16,7 @@ import orjson
 from headrace import keys
 from headrace.errors import HeadraceError, InputError
 from headrace_formats import quality
-from headrace_serve.aside import MANY, apart
+from headrace_serve.client_input import loads, whole_number
 from headrace_serve.datatypes import from_text, raw_bytes
 from headrace_serve.errors import BodyTooLargeError, MediaTypeError, refusal
 from headrace_serve.http.events import EVENTS, event, send_events
@@ -33,7 +33,7 @@ from headrace_serve.inference.results import (
     elements_of,
     outputs_of,
 )
-from headrace_serve.reading import loads, whole_number
+from headrace_serve.threads import MANY, call_by_size
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Mapping
@@ -140,7 +140,7 @@ async def _run_one(exchange: Exchange, model: Model, query: Query, body: bytes) 
     exchange.wire.is_watched = False
     elements = elements_of(result)
     if elements > MANY:
-        return await apart(elements, _reply, model, result, accepted)
+        return await call_by_size(elements, _reply, model, result, accepted)
     return _reply(model, result, accepted)
 
 
@@ -165,7 +165,7 @@ async def _run_files(exchange: Exchange, model: Model, body: bytes) -> Reply:
             if exchange.request_id:
                 request.setdefault(keys.REQUEST_ID, exchange.request_id)
             result = await service.run(model, request, parameters, exchange.line)
-            text = await apart(elements_of(result), _document, outputs_of(model, result))
+            text = await call_by_size(elements_of(result), _document, outputs_of(model, result))
         except HeadraceError as error:
             why = refusal(error, debug=service.debug_errors)
             answer |= {"error": why.text, "code": why.code, "node": why.node}
@@ -192,7 +192,7 @@ async def _events(model: Model, stream: AsyncGenerator[tuple[bool, Any]]) -> Asy
                 outputs: Mapping[str, Any] = dict.fromkeys(model.signature.outputs)
             else:
                 outputs = outputs_of(model, part)
-            document = await apart(elements_of(part), _document, outputs)
+            document = await call_by_size(elements_of(part), _document, outputs)
             yield event(document, "end" if is_last else "")
 
 

@@ -12,16 +12,17 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from headrace_serve.http.cycle import Cycle, refusal_bytes
+from headrace_serve.http.deadlines import Deadlines
 from headrace_serve.http.heads import HeadError, check_head, too_large, without_upgrade
 from headrace_serve.http.plans import LONGEST_HEAD
-from headrace_serve.steps import Steps
+from headrace_serve.inference.steps import Steps
 
 if TYPE_CHECKING:
     import asyncio
 
-    from headrace_serve.counters import Counters
+    from headrace_serve.admission.limits import Limits
     from headrace_serve.http.plans import Plan, Plans
-    from headrace_serve.limits import Limits
+    from headrace_serve.monitoring.counters import Counters
     from headrace_serve.service import Service
 
 __all__ = ["protocol_class"]
@@ -63,20 +64,16 @@ def protocol_class(service: Service, plans: Plans) -> type[HttpToolsProtocol]:
 
 
 class _LimitedProtocol(HttpToolsProtocol):
-    """Adds bounds to uvicorn's protocol for which uvicorn has no setting, with three timers.
+    """Adds bounds to uvicorn's protocol for which uvicorn has no setting. Its `Deadlines` are the timers.
 
-    The first watches receiving. It runs while a request is incomplete after a read, and from the start of a
-    connection to its first byte, and ends a connection whose request is late or whose body comes too slowly. If a
-    request is answered before its body is complete, the rest is read and dropped. Closing a connection with unread
+    If a request is answered before its body is complete, the rest is read and dropped. Closing a connection with unread
     bytes would reset it, and a client that still sends would lose its answer.
-
-    The second watches sending. It runs while the buffer of the connection is full, or is not empty after the last
-    byte of an answer: a client that receives nothing would otherwise hold the buffer for ever.
-
-    The third ends an idle connection. No answer restarts it. When it is due, it checks when the last answer was.
 
     Reads that contain neither the end of a head nor any of a body are also counted, because the parser keeps an
     incomplete header and copies it with each read.
+
+    Attributes:
+        deadlines: The timers.
     """
 
     _refused: ClassVar[set[_LimitedProtocol]]
@@ -89,17 +86,10 @@ class _LimitedProtocol(HttpToolsProtocol):
     _left = 0
     _next: Cycle | None = None
     _new: Plan | None = None
-    _receiving: asyncio.TimerHandle | None = None
-    _sending: asyncio.TimerHandle | None = None
-    _idle: asyncio.TimerHandle | None = None
-    _idle_since = 0.0
-    _ends = 0.0
-    _body_bytes = 0
+    deadlines: Deadlines
     _head_bytes = 0
     _is_silent = False
     _incomplete = False
-    _in_body = False
-    _was_in_body = False
     _ignores = False
     _upgrade = False
     _answered: Cycle | None = None
@@ -112,13 +102,18 @@ class _LimitedProtocol(HttpToolsProtocol):
         """Return whether a request is being received, or the connection is newer than ``since`` and has had none."""
         if self.cycle is not None and not self.cycle.response_complete:
             return False
-        return self._incomplete or (self.cycle is None and self._idle_since >= since)
+        return self._incomplete or (self.cycle is None and self.deadlines.idle_since >= since)
+
+    def is_idle(self) -> bool:
+        """Return whether the connection has answered a request, and receives no other one."""
+        cycle = self.cycle
+        return not self._incomplete and cycle is not None and cycle.response_complete
 
     def is_used(self, since: float) -> bool:
         """Return whether a request is being answered, or the last answer was given after ``since``, a time of the loop."""
         if self.cycle is None or not self.cycle.response_complete:
             return self.cycle is not None
-        return not self._incomplete and self._idle_since >= since
+        return not self._incomplete and self.deadlines.idle_since >= since
 
     def last_request(self) -> asyncio.Future[None]:
         """End the connection with its next answer. Give a future that is done once the request is received.
@@ -169,22 +164,19 @@ class _LimitedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         """Accept a connection, or refuse its request if there are too many."""
         super().connection_made(transport)
-        self._idle_since = self.loop.time()
+        self.deadlines = Deadlines(self, self._limits)
         if len(self.connections) - len(self._refused) <= self._limits.max_connections:
-            self._start_receiving()
+            self.deadlines.start_receiving()
         elif len(self._refused) < _MOST_REFUSED:
             self._refused.add(self)
-            self._idle = self.loop.call_later(_REFUSED_S, self._refuse, *_CROWDED)
+            self.deadlines.end_after(_REFUSED_S, self._refuse, *_CROWDED)
         else:
             self._refuse(*_CROWDED)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget a connection."""
         self._note_unsent(0, 0)
-        self._stop_receiving()
-        self._stop_sending()
-        if self._idle is not None:
-            self._idle.cancel()
+        self.deadlines.stop()
         super().connection_lost(exc)
         self._refused.discard(self)
         cycle = self._answered
@@ -241,8 +233,8 @@ class _LimitedProtocol(HttpToolsProtocol):
                     self._parse(data)
                     end = len(data)
                 data = data[end:]
-        if self._incomplete and not self._ignores and self._receiving is None:
-            self._start_receiving()
+        if self._incomplete and not self._ignores and self.deadlines.receiving is None:
+            self.deadlines.start_receiving()
         if self._next is not None:
             cycle, self._next = self._next, None
             self._start(cycle)
@@ -251,15 +243,16 @@ class _LimitedProtocol(HttpToolsProtocol):
         self, plan: Plan, varying: dict[bytes, bytes], length: int, data: bytes, place: int
     ) -> int:
         """Begin a request whose head was seen before. Return how many bytes of its body, from a place on, are there."""
-        if self._receiving is not None:
-            self._stop_receiving()
+        deadlines = self.deadlines
+        if deadlines.receiving is not None:
+            deadlines.stop_receiving()
         cycle = Cycle(self, plan, varying, keep_alive=True, expects=False)
         here = min(length, len(data) - place)
         if here:
             cycle.pieces.append(data[place : place + here])
             cycle.size = here
-        self._head_bytes, self._body_bytes, self._left = 0, here, length - here
-        self._in_body, self._was_in_body = length > 0, False
+        self._head_bytes, deadlines.body_bytes, self._left = 0, here, length - here
+        deadlines.in_body, deadlines.was_in_body = length > 0, False
         self._incomplete = cycle.more_body = self._left > 0
         before = self.cycle
         ended = before is None or (before.response_complete and before.keep_alive)
@@ -286,14 +279,14 @@ class _LimitedProtocol(HttpToolsProtocol):
         if self._incomplete and self._is_silent and not self._ignores:
             self._head_bytes += len(data)
             if self._head_bytes > self._limits.max_header_bytes:
-                self._refuse_rest(*too_large(self._limits.max_header_bytes))
+                self.refuse_rest(*too_large(self._limits.max_header_bytes))
 
     def _refuse_unparsed(self, error: httptools.HttpParserError) -> None:
         if isinstance(error.__context__, HeadError):
-            self._refuse_rest(*error.__context__.args)
+            self.refuse_rest(*error.__context__.args)
             return
         logger.debug("a client of %s sent bytes that are no HTTP", self.client)
-        self._refuse_rest(400, f"this is no request of HTTP: {error}", "http")
+        self.refuse_rest(400, f"this is no request of HTTP: {error}", "http")
 
     def _read_again(self, rest: bytes) -> None:
         """Parse a request that asks for another protocol again without those headers. A server may ignore them.
@@ -307,7 +300,7 @@ class _LimitedProtocol(HttpToolsProtocol):
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self._parse(head + rest)
 
-    def _refuse_rest(self, status: int, text: str, code: str) -> None:
+    def refuse_rest(self, status: int, text: str, code: str) -> None:
         """Refuse a request that cannot be parsed or comes too late, and close.
 
         If it follows a whole request that is not answered yet, it is ignored, so that this request keeps its
@@ -332,11 +325,12 @@ class _LimitedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Begin a request."""
         super().on_message_begin()
-        self._head_bytes = self._body_bytes = 0
-        self._in_body = self._was_in_body = self._is_silent = False
+        deadlines = self.deadlines
+        self._head_bytes = deadlines.body_bytes = 0
+        deadlines.in_body = deadlines.was_in_body = self._is_silent = False
         self._incomplete = True
-        if self._receiving is not None:
-            self._stop_receiving()
+        if deadlines.receiving is not None:
+            deadlines.stop_receiving()
 
     def on_headers_complete(self) -> None:
         """Start the application for the request, or queue it behind the one before on this connection."""
@@ -402,11 +396,10 @@ class _LimitedProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         """Take a part of the body; drop it if the request is answered already."""
-        self._in_body = True
         self._is_silent = False
         self._head_bytes = 0
-        size = len(body)
-        self._body_bytes += size
+        self.deadlines.in_body = True
+        self.deadlines.body_bytes += len(body)
         cycle: Any = self.cycle
         if not cycle.response_complete:
             cycle.take(body)
@@ -418,8 +411,8 @@ class _LimitedProtocol(HttpToolsProtocol):
         if self._upgrade:
             return
         self._incomplete = False
-        if self._receiving is not None:
-            self._stop_receiving()
+        if self.deadlines.receiving is not None:
+            self.deadlines.stop_receiving()
         if self._last is not None:
             self._settle_last()
         cycle: Any = self.cycle
@@ -429,7 +422,7 @@ class _LimitedProtocol(HttpToolsProtocol):
                 self.transport.close()
             cycle.set()
 
-    def _count_unsent(self) -> None:
+    def count_unsent(self) -> None:
         """Count the bytes that wait in the buffer of the connection, all as the answer that has come last."""
         now = 0 if self.transport.is_closing() else self.transport.get_write_buffer_size()
         is_in_parts = self._answered is not None and self._answered.is_in_parts
@@ -450,18 +443,19 @@ class _LimitedProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if self._unsent or self.transport.get_write_buffer_size():
-            self._count_unsent()
+            self.count_unsent()
             if self.pipeline and self._is_behind:
                 return  # `resume_writing` goes on
+        deadlines = self.deadlines
         if (
             self.pipeline
             or self.flow.read_paused
-            or self._idle is None
-            or self._sending is not None
+            or deadlines.idle is None
+            or deadlines.sending is not None
         ):
             self._go_on()
         else:
-            self._idle_since = self.loop.time()
+            deadlines.idle_since = self.loop.time()
 
     def _go_on(self) -> None:
         """Begin the next request that waits, or be idle."""
@@ -470,98 +464,34 @@ class _LimitedProtocol(HttpToolsProtocol):
         if self.pipeline:
             self._start(self.pipeline.pop())
         else:
-            self._idle_since = self.loop.time()
-            if self._idle is None:
-                self._idle = self.loop.call_later(self._limits.keep_alive_s, self._look_at_idle)
-        if self._sending is None and self.transport.get_write_buffer_size():
-            self._start_sending()
-
-    def _look_at_idle(self) -> None:
-        """End the connection if it has been idle for too long; during a request the next answer sets the timer."""
-        self._idle = None
-        if self._incomplete or self.cycle is None or not self.cycle.response_complete:
-            return
-        left_s = self._idle_since + self._limits.keep_alive_s - self.loop.time()
-        if left_s <= 0.001:
-            self.transport.close()
-        else:
-            self._idle = self.loop.call_later(left_s, self._look_at_idle)
+            self.deadlines.idle_since = self.loop.time()
+            self.deadlines.start_idle()
+        if self.deadlines.sending is None and self.transport.get_write_buffer_size():
+            self.deadlines.start_sending()
 
     def pause_writing(self) -> None:
         """Pause sending, because the connection's buffer is full, and watch how fast the client empties it."""
         super().pause_writing()
-        self._count_unsent()
-        if self._sending is None:
-            self._start_sending()
+        self.count_unsent()
+        if self.deadlines.sending is None:
+            self.deadlines.start_sending()
 
     def resume_writing(self) -> None:
         """Go on sending, because the connection's buffer has room again."""
         super().resume_writing()
-        self._stop_sending()
+        self.deadlines.stop_sending()
         was_behind = self._is_behind
-        self._count_unsent()
+        self.count_unsent()
         cycle = self._answered
         if was_behind and cycle is not None and cycle.response_complete and cycle.keep_alive:
             self._go_on()
-
-    def _start_receiving(self) -> None:
-        self._ends = self.loop.time() + self._limits.receive_timeout_s
-        self._look_later(self._limits.receive_timeout_s)
-
-    def _look_later(self, left_s: float) -> None:
-        self._body_bytes = 0
-        looks_s = min(left_s, self._limits.rate_window_s)
-        self._receiving = self.loop.call_later(looks_s, self._look_at_receiving)
-
-    def _stop_receiving(self) -> None:
-        if self._receiving is not None:
-            self._receiving.cancel()
-            self._receiving = None
-
-    def _look_at_receiving(self) -> None:
-        """End a connection whose request is late, or whose body comes too slowly."""
-        self._receiving = None
-        if self.pipeline:  # the request waits behind another one, and reading is paused meanwhile
-            self._start_receiving()
-            return
-        left_s = self._ends - self.loop.time()
-        least = self._limits.min_rate_bytes_s * self._limits.rate_window_s
-        slow = self._was_in_body and self._body_bytes < least
-        self._was_in_body = self._in_body
-        if left_s > 0.001 and not slow:
-            self._look_later(left_s)
-            return
-        text = f"the request was not received within {self._limits.receive_timeout_s:g} s"
-        if left_s > 0.001:
-            text = f"the body came slower than {self._limits.min_rate_bytes_s} bytes per second"
-        self._refuse_rest(408, text, "receive_timeout")
-
-    def _start_sending(self) -> None:
-        look_s, size = self._limits.rate_window_s, self.transport.get_write_buffer_size()
-        self._sending = self.loop.call_later(look_s, self._look_at_sending, size)
-
-    def _stop_sending(self) -> None:
-        if self._sending is not None:
-            self._sending.cancel()
-            self._sending = None
-
-    def _look_at_sending(self, before: int) -> None:
-        """End a connection whose client takes its answer too slowly."""
-        self._sending = None
-        self._count_unsent()
-        size = self.transport.get_write_buffer_size()
-        least = self._limits.min_rate_bytes_s * self._limits.rate_window_s
-        if size and 0 <= before - size < min(before, least):
-            self.transport.abort()
-        elif size:
-            self._start_sending()
 
     def _refuse(self, status: int, text: str, code: str) -> None:
         """Answer without the application, and close once the client has, which would lose the answer otherwise (RFC 9112, 9.6)."""
         if self._ignores:
             return
         self._ignores = True
-        self._stop_receiving()
+        self.deadlines.stop_receiving()
         head, body = refusal_bytes(status, text, code)
         cycle: Any = self.cycle
         if cycle is None or cycle.response_complete:
@@ -573,9 +503,7 @@ class _LimitedProtocol(HttpToolsProtocol):
             self.transport.close()
             return
         self._refused.add(self)
-        if self._idle is not None:
-            self._idle.cancel()
-        self._idle = self.loop.call_later(_REFUSED_S, self.transport.close)
+        self.deadlines.end_after(_REFUSED_S, self.transport.close)
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.flow.resume_reading()

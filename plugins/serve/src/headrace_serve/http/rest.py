@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 from starlette.routing import Match, Route
 
 from headrace.errors import InputError, OverloadedError
-from headrace_serve.aside import Pool
+from headrace_serve.admission.keys import Keys
 from headrace_serve.errors import (
     DisconnectedError,
     NotBuiltError,
@@ -26,7 +26,7 @@ from headrace_serve.errors import (
 )
 from headrace_serve.http import extensions as rest_extensions
 from headrace_serve.http import openapi
-from headrace_serve.http.apis import handler_of
+from headrace_serve.http.api_requests import handler_of
 from headrace_serve.http.exchange import Exchange, Reply, Wire
 from headrace_serve.http.generate import generate, generate_stream
 from headrace_serve.http.metrics import Snapshot, encoded
@@ -38,19 +38,19 @@ from headrace_serve.http.tensors import HEADER_LENGTH, read_again, read_body, wr
 from headrace_serve.http.waiting import receive, wait_for
 from headrace_serve.inference.parameters import TRACED, without_nulls
 from headrace_serve.inference.tensors import complete
-from headrace_serve.keys import Keys
 from headrace_serve.models import described
 from headrace_serve.models.catalogue import build_models
-from headrace_serve.remembered import dump_of
+from headrace_serve.monitoring.observe_probes import dump_of
 from headrace_serve.service import Service
+from headrace_serve.threads import Pool
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
     from starlette.types import Receive, Scope, Send
 
-    from headrace_serve.keys import Right
-    from headrace_serve.routes import ApiRoute
+    from headrace_serve.admission.keys import Right
+    from headrace_serve.apis.routes import ApiRoute
 
     Handler = Callable[[Exchange], Awaitable[Reply | None]]
 
@@ -397,10 +397,10 @@ async def _infer(exchange: Exchange) -> Reply:
         exchange.check_connected()
         raise
     wire.is_watched = False
-    again: Any = None if asked.outline is None else asked.outline.again
+    again: Any = None if asked.parsed is None else asked.parsed.again
     if answer.body is not None:
         return Reply(200, answer.body, _OCTETS, again.headers, compressible=True)
-    parts, size = await write_body(answer, wanted, None if answer.parameters else asked.outline)
+    parts, size = await write_body(answer, wanted, None if answer.parameters else asked.parsed)
     if size is None:
         return Reply.of_inference(parts, "application/json")
     return Reply.of_inference(parts, _OCTETS, {HEADER_LENGTH: str(len(parts[0]))})

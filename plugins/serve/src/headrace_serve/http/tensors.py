@@ -8,11 +8,12 @@ import numpy as np
 import orjson
 
 from headrace.errors import InputError
-from headrace_serve.aside import apart
+from headrace_serve.client_input import whole_number
 from headrace_serve.datatypes import ONLY_BINARY, as_json_values, from_json
 from headrace_serve.errors import ItemError, NotJsonError
 from headrace_serve.inference.messages import Asked, Encoded
 from headrace_serve.inference.parameters import flag, without_nulls
+from headrace_serve.inference.parsed_requests import ParsedRequest, PlainOutputs
 from headrace_serve.inference.tensors import (
     check_number,
     read_form,
@@ -20,8 +21,7 @@ from headrace_serve.inference.tensors import (
     refuse_region,
     tensor_view,
 )
-from headrace_serve.outlines import Outline, PlainOutputs
-from headrace_serve.reading import whole_number
+from headrace_serve.threads import call_by_size
 from headrace_tensors import DATATYPES
 
 if TYPE_CHECKING:
@@ -62,14 +62,14 @@ def read_again(
     if not length.isdigit() or len(length) > _DIGITS:
         return None
     place = int(length)
-    known = model.outlines.known.get(bytes(body[:place]))
+    known = model.rest_requests.known.get(bytes(body[:place]))
     if known is None or known.size != len(body) - place:
         return None
     binary, plain = memoryview(body)[place:], known.plain
     if plain is None:
         return _filled(known, binary), known.wanted
     asked = Asked(_NONE, known.outputs, "", known.parameters)
-    asked.outline, asked.request = known, plain.request(binary)
+    asked.parsed, asked.request = known, plain.request(binary)
     return asked, known.wanted
 
 
@@ -124,18 +124,18 @@ async def read_body(
             (tensor.name, tensor.datatype, tensor.shape, size)
             for tensor, size in zip(inputs, reader.sizes, strict=True)
         ]
-        model.outlines.keep(head, Outline(said, outputs, dict(parameters), wanted))
+        model.rest_requests.keep(head, ParsedRequest(said, outputs, dict(parameters), wanted))
     return asked, wanted
 
 
-def _filled(outline: Outline, binary: memoryview) -> Asked:
-    """Build what a request asks for from an earlier request's outline and its own binary data."""
+def _filled(parsed: ParsedRequest, binary: memoryview) -> Asked:
+    """Build what a request asks for from an earlier request, as parsed, and its own binary data."""
     inputs, place = [], 0
-    for name, datatype, shape, size in outline.inputs:
+    for name, datatype, shape, size in parsed.inputs:
         data = binary[place : place + size]
         inputs.append(Encoded(name, datatype, shape, data))
         place += size
-    return Asked(inputs, outline.outputs, "", dict(outline.parameters), outline=outline)
+    return Asked(inputs, parsed.outputs, "", dict(parsed.parameters), parsed=parsed)
 
 
 def _object(where: str, value: Any, keys: tuple[str, ...]) -> dict[str, Any]:
@@ -256,14 +256,14 @@ def _json_values(answer: Answer, tensor: Tensor) -> Any:
 
 
 async def write_body(
-    answer: Answer, wanted: Wanted, outline: Outline | None
+    answer: Answer, wanted: Wanted, parsed: ParsedRequest | None
 ) -> tuple[list[bytes | memoryview], int | None]:
     """Write the body of an answer.
 
     Args:
         answer: The answer.
         wanted: The form in which the client wants the outputs.
-        outline: The outline of the request, which keeps the JSON for the next answer with outputs of these shapes.
+        parsed: The request as parsed, which keeps the JSON for the next answer with outputs of these shapes.
             None for an answer with parameters, which are its own, such as the errors of items.
 
     Returns:
@@ -276,17 +276,17 @@ async def write_body(
     for tensor in answer.outputs:
         if tensor.datatype == "BYTES" or not wanted.is_binary(tensor.name):
             elements += tensor.array.size
-    return await apart(elements, _written, answer, wanted, outline)
+    return await call_by_size(elements, _written, answer, wanted, parsed)
 
 
 def _written(
-    answer: Answer, wanted: Wanted, outline: Outline | None
+    answer: Answer, wanted: Wanted, parsed: ParsedRequest | None
 ) -> tuple[list[bytes | memoryview], int | None]:
     """Write the body of an answer; see `write_body`."""
     parts: list[bytes | memoryview] = []
     described = [(out.name, out.datatype, out.shape, out.parameters) for out in answer.outputs]
-    if outline is not None and outline.answered is not None and outline.answered[0] == described:
-        head = outline.answered[1]
+    if parsed is not None and parsed.answered is not None and parsed.answered[0] == described:
+        head = parsed.answered[1]
         return [head, *[tensor_view(tensor) for tensor in answer.outputs]], len(head)
     outputs: list[dict[str, Any]] = []
     for tensor in answer.outputs:
@@ -312,9 +312,9 @@ def _written(
     header = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
     # The number of bytes follows from the shapes, but for BYTES.
     fixed = all(tensor.datatype != "BYTES" for tensor in answer.outputs)
-    if outline is not None and fixed and len(parts) == len(outputs):
-        outline.answered = described, header
-        outline.again = _again(answer, outline.outputs, header)
+    if parsed is not None and fixed and len(parts) == len(outputs):
+        parsed.answered = described, header
+        parsed.again = _again(answer, parsed.outputs, header)
     return [header, *parts], len(header) if parts else None
 
 

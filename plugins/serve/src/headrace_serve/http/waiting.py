@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 
 from headrace.errors import InputError
+from headrace_serve.client_input import whole_number
 from headrace_serve.errors import BodyTooLargeError
 from headrace_serve.http.tensors import HEADER_LENGTH
-from headrace_serve.reading import whole_number
 
 if TYPE_CHECKING:
     from headrace_serve.http.exchange import Exchange

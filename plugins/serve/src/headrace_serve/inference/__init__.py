@@ -1,1 +1,1 @@
-"""What both protocols share: requests made of tensors, and tensors made of results."""
+"""What both protocols share: requests made of tensors, how they are run, and tensors made of results."""

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from headrace_serve.inference.parsed_requests import ParsedRequest
     from headrace_serve.models.model import Model
-    from headrace_serve.outlines import Outline
-    from headrace_serve.run_times import RunTimes
+    from headrace_serve.monitoring.run_times import RunTimes
 
 __all__ = ["Answer", "Asked", "Encoded", "Tensor"]
 
@@ -87,9 +87,9 @@ class Asked:
         classes: The number of classes that the client wants of outputs, by their names.
         client: The key of the client and the number of keys, as the ``context`` of the request has them. Empty without keys.
         request_id: The id of the request where ``id`` is ``""``: that of the header ``X-Request-Id``.
-        outline: The outline that the request shares with an earlier one. None: it was read anew.
+        parsed: What the request shares with an earlier one. None: it was read anew.
         fields: The keys of the pipeline's request that the fields of a model's JSON give. None: its inputs are tensors.
-        request: The request of the pipeline, where the outline says how to make it. None: it is made from ``inputs``.
+        request: The request of the pipeline, where ``parsed`` says how to make it. None: it is made from ``inputs``.
     """
 
     inputs: list[Encoded]
@@ -98,7 +98,7 @@ class Asked:
     parameters: dict[str, Any] = field(default_factory=dict)
     timeout_s: float | None = None
     times: RunTimes | None = None
-    outline: Outline | None = None
+    parsed: ParsedRequest | None = None
     request_id: str = ""
     classes: dict[str, int] = field(default_factory=dict)
     client: dict[str, Any] = field(default_factory=dict)
@@ -117,7 +117,7 @@ class Answer:
         inferences: The number of rows, or items, that succeeded.
         parameters: The parameters of the answer.
         by_name: Whether the outputs are values of a dict, and not the result itself.
-        body: The body over REST, where the outline of the request says how to write it: then there are no ``outputs``.
+        body: The body over REST, where the parsed request says how to write it: then there are no ``outputs``.
     """
 
     model: Model

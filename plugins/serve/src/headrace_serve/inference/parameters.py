@@ -6,14 +6,14 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import DeadlineExceededError, InputError
-from headrace_serve.run_times import TimedContext
+from headrace_serve.monitoring.run_times import TimedContext
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from headrace_serve.admission.limits import Limits
     from headrace_serve.inference.messages import Asked
-    from headrace_serve.limits import Limits
-    from headrace_serve.run_times import RunTimes
+    from headrace_serve.monitoring.run_times import RunTimes
 
 __all__ = [
     "FINAL",
@@ -51,8 +51,8 @@ _OF_INPUTS = "inputs"
 
 def for_pipeline(asked: Asked) -> dict[str, Any]:
     """Return the parameters that are not the server's: those of the request, and under ``inputs`` those of each input."""
-    if not asked.parameters and asked.outline is not None:
-        return {}  # an outline is kept only of requests without parameters of inputs
+    if not asked.parameters and asked.parsed is not None:
+        return {}  # a parsed request is kept only of requests without parameters of inputs
     others = asked.parameters.items()
     parameters = {k: v for k, v in others if k not in _KNOWN and k not in SEQUENCES}
     inputs = {tensor.name: tensor.parameters for tensor in asked.inputs if tensor.parameters}

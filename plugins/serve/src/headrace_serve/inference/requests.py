@@ -10,7 +10,6 @@ import numpy as np
 
 from headrace import keys
 from headrace.errors import ContractError, InputError, RequestError, RequestsFailed, among
-from headrace_serve.aside import apart
 from headrace_serve.errors import ItemError, refusal
 from headrace_serve.inference.classification import classified
 from headrace_serve.inference.messages import Answer
@@ -25,18 +24,19 @@ from headrace_serve.inference.parameters import (
     of_sequence,
 )
 from headrace_serve.inference.results import elements_of, tensors_of
-from headrace_serve.steps import Outcome
+from headrace_serve.inference.steps import Outcome
+from headrace_serve.threads import call_by_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from headrace_serve.admission.limits import Limits
     from headrace_serve.inference.messages import Asked, Encoded, Tensor
-    from headrace_serve.limits import Limits
     from headrace_serve.models.model import Model
     from headrace_serve.models.signature import Port
-    from headrace_serve.run_times import RunTimes
+    from headrace_serve.monitoring.run_times import RunTimes
 
 __all__ = [
     "answer_again",
@@ -87,7 +87,7 @@ async def infer(
         _at_the_edges(requests)
         results, failed = await _run_items(model, requests, call, partial=partial)
         write = partly(_written, model, results, failed, asked.outputs, partial=partial)
-        outputs = await apart(elements_of(list(results.values())), write)
+        outputs = await call_by_size(elements_of(list(results.values())), write)
         check_written(model, outputs, limits)
         outputs = await with_classes(model, outputs, asked)
         for error in failed.values():
@@ -112,7 +112,7 @@ async def written(
     """
     result = request["result"]
     write = partly(tensors_of, model, [result], by_item=False, wanted=asked.outputs)
-    outputs = await apart(elements_of(result), write)
+    outputs = await call_by_size(elements_of(result), write)
     check_written(model, outputs, limits)
     outputs = await with_classes(model, outputs, asked)
     parameters |= request.get(_RESPONSE_PARAMETERS) or {}
@@ -127,8 +127,8 @@ def begin_plain(
     identifier = asked.id or asked.request_id
     if identifier:
         request[keys.REQUEST_ID] = identifier
-    parameters, outline = asked.parameters, asked.outline
-    traced = outline is None or parameters is not outline.parameters
+    parameters, parsed = asked.parameters, asked.parsed
+    traced = parsed is None or parameters is not parsed.parameters
     if asked.client or asked.times is not None or traced:
         add_context(request, parameters, asked.times, asked.client)
     # It has no parameters that would give it a time.
@@ -140,10 +140,10 @@ def begin_plain(
 
 def answer_again(model: Model, asked: Asked, request: dict[str, Any]) -> Answer | None:
     """Return the answer of a request that has ended, where it differs from an earlier one in its numbers alone; else None."""
-    outline = asked.outline
-    if outline is None or outline.again is None or _RESPONSE_PARAMETERS in request:
+    parsed = asked.parsed
+    if parsed is None or parsed.again is None or _RESPONSE_PARAMETERS in request:
         return None
-    body = outline.again.parts(request["result"])
+    body = parsed.again.parts(request["result"])
     if body is None:
         return None
     return Answer(model, asked.id, [], request.get(keys.REQUEST_SIZE, 1), body=body)
@@ -164,14 +164,14 @@ async def begin(
     elements = sum([tensor.elements for tensor in asked.inputs])
     if elements > limits.max_elements:
         _check_elements(asked.inputs, limits)
-    values = await apart(elements, _arrays, model, asked.inputs)
-    outline = asked.outline
-    if outline is None or not outline.checked:
+    values = await call_by_size(elements, _arrays, model, asked.inputs)
+    parsed = asked.parsed
+    if parsed is None or not parsed.checked:
         check_parameters(asked.parameters, model.signature.sequence_key)
         _check_inputs(model, asked.inputs, all_needed=asked.fields is None)
         _check_outputs(model, asked.outputs)
-        if outline is not None:
-            outline.note_checked(model)
+        if parsed is not None:
+            parsed.note_checked(model)
     call = call_arguments(asked.parameters, asked.timeout_s, limits, priority_default)
     return values, call, _same_for_all_items(model, asked)
 
@@ -341,7 +341,7 @@ async def with_classes(model: Model, outputs: list[Tensor], asked: Asked) -> lis
     def work() -> list[Tensor]:
         return [classified(model, t, counts[t.name]) if t.name in counts else t for t in outputs]
 
-    return await apart(elements, work)
+    return await call_by_size(elements, work)
 
 
 def _check_inputs(

@@ -7,11 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import InputError, RequestsFailed
-from headrace_serve.aside import apart
+from headrace_serve.admission.part_bytes import StreamBytes
 from headrace_serve.errors import ItemError
 from headrace_serve.inference.messages import Answer
 from headrace_serve.inference.parameters import flag
-from headrace_serve.inference.part_bytes import StreamBytes
 from headrace_serve.inference.requests import (
     begin,
     check_written,
@@ -20,13 +19,14 @@ from headrace_serve.inference.requests import (
     with_classes,
 )
 from headrace_serve.inference.results import elements_of, tensors_of
+from headrace_serve.threads import call_by_size
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
+    from headrace_serve.admission.limits import Limits
+    from headrace_serve.admission.part_bytes import PartBytes
     from headrace_serve.inference.messages import Asked
-    from headrace_serve.inference.part_bytes import PartBytes
-    from headrace_serve.limits import Limits
     from headrace_serve.models.model import Model
 
 __all__ = ["answers", "parts_of"]
@@ -103,7 +103,7 @@ async def answers(
                 if is_last and part is None:
                     yield True, None
                     continue
-                outputs = await apart(elements_of(part), write, [part])
+                outputs = await call_by_size(elements_of(part), write, [part])
                 check_written(model, outputs, limits)
                 outputs = await with_classes(model, outputs, asked)
                 yield is_last, Answer(model, asked.id, outputs)

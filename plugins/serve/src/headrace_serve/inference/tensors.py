@@ -11,16 +11,16 @@ from headrace_serve.datatypes import raw_bytes
 from headrace_serve.errors import NO_REGIONS, unknown_parameter
 from headrace_serve.inference.classification import CLASSIFICATION, class_count
 from headrace_serve.inference.parameters import with_trace, without_nulls
-from headrace_serve.outlines import COPIED_BYTES
+from headrace_serve.inference.parsed_requests import COPIED_BYTES
 from headrace_tensors import DATATYPES, join_elements
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Iterable, Mapping
 
-    from headrace_serve.access_log import AccessLine
     from headrace_serve.inference.messages import Asked, Tensor
     from headrace_serve.models.model import Model
     from headrace_serve.models.signature import Port
+    from headrace_serve.monitoring.access_log import AccessLine
 
 __all__ = [
     "check_items",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.keys import REQUEST_SIZE
 from headrace_models import Models
-from headrace_serve.counters import Counts
+from headrace_serve.monitoring.counters import Counts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

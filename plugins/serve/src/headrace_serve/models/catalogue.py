@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from headrace_models import Memory, Prepared
-    from headrace_serve.keys import Keys
+    from headrace_serve.admission.keys import Keys
     from headrace_serve.models.entries import ModelEntry
     from headrace_serve.models.model import Model
 

@@ -20,7 +20,7 @@ from headrace_models import Exchange, Memory, folder_models, is_shares
 from headrace_models.memory.budget import read_bytes
 from headrace_serve.models.field_types import type_of
 from headrace_serve.models.manager import Later, ModelManager, leased
-from headrace_serve.tables import problem_of, read_tables
+from headrace_serve.toml_tables import problem_of, read_tables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

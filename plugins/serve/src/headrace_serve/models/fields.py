@@ -14,11 +14,11 @@ from typing_extensions import NotRequired, Required, TypedDict
 
 from headrace.errors import InputError, SetupError, among
 from headrace_formats import write_json
+from headrace_serve.client_input import loads
 from headrace_serve.errors import FieldError
 from headrace_serve.models.entries import NO_INPUTS
 from headrace_serve.models.field_types import type_of
 from headrace_serve.models.signature import THROUGH
-from headrace_serve.reading import loads
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,19 +14,19 @@ import headrace
 from headrace.errors import ClosedError, ConfigError, HeadraceError, Problem
 from headrace_models import Models
 from headrace_models.memory.devices import check_devices
-from headrace_serve.access_log import logger as access_logger
 from headrace_serve.models.called import CalledModels
 from headrace_serve.models.entries import ModelEntry, read_entries, repositories
 from headrace_serve.models.manager import Later
 from headrace_serve.models.model import Model
-from headrace_serve.run_times import with_probe
+from headrace_serve.monitoring.access_log import logger as access_logger
+from headrace_serve.monitoring.run_times import with_probe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
     from headrace import Pipeline, PipelineConfig
     from headrace_models import Exchange, Memory, Prepared
-    from headrace_serve.keys import Keys
+    from headrace_serve.admission.keys import Keys
 
     Entries = Mapping[tuple[str, str], ModelEntry]
 

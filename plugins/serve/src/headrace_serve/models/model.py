@@ -10,18 +10,18 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import SetupError, among
-from headrace_serve.counters import Counts
 from headrace_serve.models.fields import check_keys, read_fields
+from headrace_serve.models.parsed_cache import ParsedCache
 from headrace_serve.models.planned import described
 from headrace_serve.models.signature import read_signature
-from headrace_serve.outlines import Outlines
-from headrace_serve.run_times import is_timed
+from headrace_serve.monitoring.counters import Counts
+from headrace_serve.monitoring.run_times import is_timed
 
 if TYPE_CHECKING:
     from headrace import Pipeline
+    from headrace_serve.inference.parsed_requests import ParsedRequest
     from headrace_serve.models.entries import ModelEntry
     from headrace_serve.models.signature import Signature
-    from headrace_serve.outlines import Outline
 
 __all__ = ["Model"]
 
@@ -52,7 +52,7 @@ class Model:
         entry_keys: The keys of that node, with the number of instances where ``"auto"`` is written.
         queue_size: The most requests that may wait.
         timed: Whether the pipeline has the probe that times each request.
-        outlines, messages: The outlines of earlier inferences over REST, and over gRPC.
+        rest_requests, grpc_requests: Earlier inferences over REST and over gRPC, as parsed.
         labels: The labels of the classes of outputs, by the outputs' names.
         queries: The queries of earlier requests of the plain route.
         fields: The fields of its bodies of JSON. None: it has none.
@@ -121,9 +121,9 @@ class Model:
         self.decoupled = entry.decoupled
         self.configuration = getattr(entry.config, "configuration", None)
         self.labels = entry.labels or {}
-        self.outlines: Outlines[Outline] = Outlines()
-        self.messages: Outlines[Outline] = Outlines()
-        self.queries: Outlines[Any] = Outlines()
+        self.rest_requests: ParsedCache[ParsedRequest] = ParsedCache()
+        self.grpc_requests: ParsedCache[ParsedRequest] = ParsedCache()
+        self.queries: ParsedCache[Any] = ParsedCache()
         same = before is not None and before.pipe is self.pipe
         self.counts = before.counts if before is not None and same else Counts()
         self._advised: dict[str, object] = before._advised if before is not None and same else {}

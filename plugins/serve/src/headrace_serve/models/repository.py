@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.errors import ConfigError, InputError, OverloadedError
-from headrace_serve.aside import aside
+from headrace_serve.client_input import loads
 from headrace_serve.errors import (
     NotAllowedError,
     UnavailableError,
@@ -17,14 +17,14 @@ from headrace_serve.errors import (
 )
 from headrace_serve.models.catalogue import build_models
 from headrace_serve.models.entries import read_entries, repositories
-from headrace_serve.reading import loads
+from headrace_serve.threads import call_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Mapping
 
-    from headrace_serve.changes import Changes
-    from headrace_serve.counters import Counters
     from headrace_serve.models.catalogue import Catalogue
+    from headrace_serve.monitoring.counters import Counters
+    from headrace_serve.monitoring.health_changes import HealthChanges
 
 __all__ = ["Repository"]
 
@@ -39,7 +39,7 @@ class Served(Protocol):
     """The part of `Service` that the repository needs."""
 
     models: Catalogue
-    changes: Changes
+    changes: HealthChanges
     counters: Counters
     given: Any
     allow_import: bool
@@ -117,7 +117,7 @@ class Repository:
         if name not in held:
             raise self._unknown(name)
         try:
-            await aside(lambda: held.end_exchange(name, take=action == "take"))
+            await call_in_thread(lambda: held.end_exchange(name, take=action == "take"))
         except ConfigError as error:
             raise InputError(error.problems[0].message) from None
 
@@ -171,7 +171,7 @@ class Repository:
         Raises:
             UnknownModelError: Nothing is.
         """
-        given = await aside(fresh)
+        given = await call_in_thread(fresh)
         if given is self._service.given and not self._service.models.has(name):
             raise self._unknown(name, _FAILED)
         return given
@@ -186,7 +186,7 @@ class Repository:
         try:
             given = await self._given(name, fresh)
             how: Any = {"only": name, "allow_import": service.allow_import}
-            new = await aside(lambda: build_models(given, service.models, **how))
+            new = await call_in_thread(lambda: build_models(given, service.models, **how))
         except UnknownModelError:
             raise
         except Exception as error:
@@ -200,7 +200,7 @@ class Repository:
                 model.loading = False
             service.changes.notify()
         if service.draining or (known and not service.models.has(name)):
-            await aside(new.drop)
+            await call_in_thread(new.drop)
             raise UnavailableError(f"model {name!r} is not served any more")
         replaced = [model for model in service.models if model.name == name]
         service.models = service.models.replaced(name, new)
@@ -220,7 +220,7 @@ class Repository:
         self._service.changes.notify()
         held = self._service.models.held.models
         if name in held:
-            await aside(held.unload, name)
+            await call_in_thread(held.unload, name)
         for model in models:
             model.reason = "unloaded"
         self._service.changes.notify()

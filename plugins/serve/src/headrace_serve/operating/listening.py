@@ -10,13 +10,13 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ConfigError, Problem, SetupError
-from headrace_serve.tls import grpc_credentials
+from headrace_serve.operating.tls import grpc_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from headrace_serve.operating.tls import Certificates
     from headrace_serve.service import Service
-    from headrace_serve.tls import Certificates
 
 __all__ = [
     "BACKLOG", "REUSES_PORTS", "bound", "check_ports", "check_ui", "listen", "new_loop", "not_listening", "open_grpc", "reaches_others", "url_of",

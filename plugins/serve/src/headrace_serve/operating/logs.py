@@ -14,8 +14,8 @@ from logging.handlers import QueueHandler
 from queue import Full, Queue
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from headrace_serve.access_log import logger as access_logger
-from headrace_serve.failures import instead_of_library
+from headrace_serve.monitoring.access_log import logger as access_logger
+from headrace_serve.monitoring.failures import instead_of_library
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -24,9 +24,9 @@ from headrace_serve.operating.logs import quoted, say
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 
-    from headrace_serve.everywhere import Everywhere
     from headrace_serve.operating.server import Server
     from headrace_serve.operating.settings import Settings
+    from headrace_serve.operating.worker_changes import WorkerChanges
 
     Listening = Callable[[dict[str, str | None]], None]
 
@@ -50,7 +50,7 @@ def run(
     listening: Listening | None = None,
     *,
     worker: int | None = None,
-    everywhere: Everywhere | None = None,
+    worker_changes: WorkerChanges | None = None,
     started: Callable[[Server], None] | None = None,
     listen_first: bool = True,
     early: Sequence[int] = (),
@@ -61,7 +61,7 @@ def run(
         settings: The models, and how they are served.
         listening: Called with the addresses once all models take requests.
         worker: The number of this worker process. None: the server is this process alone.
-        everywhere: Makes in all worker processes the changes that requests ask for.
+        worker_changes: Makes in all worker processes the changes that requests ask for.
         started: Called once all models take requests, instead of printing the addresses and calling ``listening``.
         listen_first: Whether the server listens before its models are built.
         early: Has an element once a SIGHUP came before the signals are caught here, as of `hangups`.
@@ -72,7 +72,7 @@ def run(
     keep_freed_memory()
     who = "" if worker is None else f"worker {worker}: "
     with contextlib.ExitStack() as until_the_end:
-        server = settings.server(worker, everywhere, listen_first=listen_first)
+        server = settings.server(worker, worker_changes, listen_first=listen_first)
         until_the_end.enter_context(switching(settings.switch_interval_ms))
         protocols = 1 if settings.grpc_port is None else 2
         until_the_end.enter_context(opening(protocols * settings.limits.max_connections))

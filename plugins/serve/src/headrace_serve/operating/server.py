@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uvicorn.server import ServerState
 
 from headrace.errors import ClosedError, HeadraceError, SetupError
-from headrace_serve.allowing import check_allowed
-from headrace_serve.keys import Keys
-from headrace_serve.limits import Limits
+from headrace_serve.admission.allowing import check_allowed
+from headrace_serve.admission.keys import Keys
+from headrace_serve.admission.limits import Limits
 from headrace_serve.models.catalogue import Catalogue, build_models
 from headrace_serve.models.held import Held, check_models, together
 from headrace_serve.operating.draining import answered, end_connections, stop_grpc
@@ -31,8 +31,8 @@ from headrace_serve.operating.listening import (
     run_loop,
     url_of,
 )
+from headrace_serve.operating.tls import Tls
 from headrace_serve.service import Service
-from headrace_serve.tls import Tls
 from headrace_serve.ui.examples import Examples
 
 if TYPE_CHECKING:
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace_models import Memory
-    from headrace_serve.everywhere import Everywhere
     from headrace_serve.models.entries import ModelEntry
-    from headrace_serve.tls import Certificates
+    from headrace_serve.operating.tls import Certificates
+    from headrace_serve.operating.worker_changes import WorkerChanges
 
 __all__ = ["Server"]
 
@@ -99,7 +99,7 @@ class Server:
         examples: str | Path | None = None,
         apis: Sequence[str] = (),
         worker: int | None = None,
-        everywhere: Everywhere | None = None,
+        worker_changes: WorkerChanges | None = None,
         listen_first: bool = False,
         watch: bool | str | Path = False,
         exit_on_error: bool = True,
@@ -133,7 +133,7 @@ class Server:
             apis: The APIs of other servers that are answered, too: ``openai``, or another of the hook `headrace_apis`.
             worker: The number of this process among several that share the ports by SO_REUSEPORT, which needs Linux.
                 None: the server is this process alone.
-            everywhere: Makes in all of those processes the changes that requests ask for.
+            worker_changes: Makes in all of those processes the changes that requests ask for.
             listen_first: Whether `start` opens the port before it builds the models. Meanwhile the server is alive and not
                 ready, each model takes requests as soon as it is built, and requests for the others are refused with 503.
             watch: Whether a changed file is an update of the models that it belongs to. The path of a folder: new files in it
@@ -189,8 +189,9 @@ class Server:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._state, self._turn = ServerState(), asyncio.Lock()
-        service.worker, service.everywhere = worker, everywhere
-        service.starting = listen_first and everywhere is not None
+        service.worker, self._worker_changes = worker, worker_changes
+        if worker_changes is not None:
+            service.change_all, service.starting = worker_changes.ask, listen_first
         if not listen_first:
             self._load()
         service.connections = lambda: len(self._state.connections)
@@ -315,8 +316,8 @@ class Server:
 
     async def _join(self) -> None:
         """Make the changes that requests have asked for in other processes; none of them can be made before all models are built."""
-        if self._service.everywhere is not None:
-            await self._service.everywhere.join(self._service)
+        if self._worker_changes is not None:
+            await self._worker_changes.join(self._service)
 
     def _in_loop(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Run a coroutine in the event loop, before that of a `close` that comes later.

@@ -4,77 +4,39 @@ from __future__ import annotations
 
 import contextlib
 import json
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, fields, replace
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ConfigError, Problem
 from headrace_models import Memory
-from headrace_serve.allowing import check_allowed, check_hosts, check_origins
-from headrace_serve.keys import Keys
-from headrace_serve.limits import Limits
+from headrace_serve.admission.allowing import check_allowed, check_hosts, check_origins
+from headrace_serve.admission.keys import Keys
+from headrace_serve.admission.limits import Limits
+from headrace_serve.apis.routes import routes_of
 from headrace_serve.models.entries import read_memory, read_models
 from headrace_serve.models.held import check_models, together
 from headrace_serve.models.manager import load_manager
 from headrace_serve.operating.listening import check_ports
+from headrace_serve.operating.options import Options
 from headrace_serve.operating.server import Server, may_come_later
-from headrace_serve.routes import routes_of
-from headrace_serve.tls import Tls
+from headrace_serve.operating.tls import Tls
 
 if TYPE_CHECKING:
     from headrace.errors import HeadraceError
-    from headrace_serve.everywhere import Everywhere
-    from headrace_serve.operating.logs import LogFormat
+    from headrace_serve.operating.worker_changes import WorkerChanges
 
 __all__ = ["Settings"]
 
-_OF_SERVER = (
-    "host", "port", "grpc_port", "admin_port", "limits", "debug_errors", "priority_default", "allow",
-    "allow_import", "cors_origins", "allow_hosts", "server_name", "metrics", "ui",
-    "examples", "apis", "exit_on_error",
-)  # fmt: skip
-"""The settings that `Server` takes as they are."""
 _PORTS = ("--port", "--grpc-port", "--admin-port")
 _AGE_S = 300.0
 """The greatest age of a gRPC connection, in seconds, if several processes share the port."""
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(Options):
     """The arguments of the command; files are given by path, and read when a server is made or reloads."""
-
-    models: tuple[str, ...] = ()
-    models_file: str | None = None
-    manager: str | None = None
-    allow_import: bool = True
-    host: str = "127.0.0.1"
-    port: int = 8000
-    grpc_port: int | None = None
-    admin_port: int | None = None
-    keys: str | None = None
-    tls_cert: str | None = None
-    tls_key: str | None = None
-    tls_client_ca: str | None = None
-    drain_delay_s: float = 0.0
-    drain_timeout_s: float = 30.0
-    worker_healthcheck_s: float = 5.0
-    access_log: bool = False
-    log_format: LogFormat = "text"
-    switch_interval_ms: float = 1.0
-    priority_default: int = 2
-    debug_errors: bool = False
-    allow: tuple[str, ...] = ()
-    cors_origins: tuple[str, ...] = ()
-    allow_hosts: tuple[str, ...] = ()
-    server_name: str = "headrace-serve"
-    metrics: str = "default"
-    ui: bool = False
-    examples: str | None = None
-    apis: tuple[str, ...] = ()
-    watch: bool = False
-    exit_on_error: bool = True
-    limits: Limits = field(default_factory=Limits)
-    processes: int = 1
 
     def __post_init__(self) -> None:
         wrong = None
@@ -104,8 +66,9 @@ class Settings:
     def from_json(cls, text: str) -> Settings:
         """Return the settings that `to_json` has written."""
         values = json.loads(text)
-        for name in ("models", "allow", "cors_origins", "allow_hosts", "apis"):
-            values[name] = tuple(values[name])
+        for field in fields(cls):
+            if field.default == ():
+                values[field.name] = tuple(values[field.name])
         return cls(**{**values, "limits": Limits(**values["limits"])})
 
     def shared(
@@ -175,20 +138,17 @@ class Settings:
     def server(
         self,
         worker: int | None = None,
-        everywhere: Everywhere | None = None,
+        worker_changes: WorkerChanges | None = None,
         *,
         listen_first: bool = True,
     ) -> Server:
         """Make the server; it does not listen yet. Arguments and errors are those of `Server`."""
+        names = {field.name for field in fields(self)} & {*signature(Server).parameters}
+        given: dict[str, Any] = {name: getattr(self, name) for name in names}
+        given |= self.read()
+        given |= {"tls": self._tls(), "watch": self._watched(), "memory": self.memory()}
         return Server(
-            **self.read(),
-            **{name: getattr(self, name) for name in _OF_SERVER},
-            tls=self._tls(),
-            worker=worker,
-            everywhere=everywhere,
-            listen_first=listen_first,
-            watch=self._watched(),
-            memory=self.memory(),
+            **given, worker=worker, worker_changes=worker_changes, listen_first=listen_first
         )
 
     def memory(self) -> Memory | None:

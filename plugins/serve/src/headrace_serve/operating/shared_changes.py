@@ -2,7 +2,7 @@
 
 A request reaches one worker process, which asks the supervisor for the change. The supervisor sends the change to
 every process. When all have answered, it sends the outcome to the process that asked. This module decides from
-messages alone, without threads or processes. The worker processes' side is `headrace_serve.everywhere`.
+messages alone, without threads or processes. The worker processes' side is `headrace_serve.operating.worker_changes`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A worker process, one of those that share the ports: ``python -m headrace_serve.operating.worker``, started by `workers`.
 
 The supervisor writes to standard input: one line of JSON with the settings, then the messages of
-`headrace_serve.everywhere`. Standard input ends when the supervisor ends. The worker process then ends as after
+`headrace_serve.operating.worker_changes`. Standard input ends when the supervisor ends. The worker process then ends as after
 SIGTERM. The first line names a file descriptor to which the worker process writes messages for the supervisor:
 ``ready``, with the number of threads that each model may run, once its models take requests, then its side of the changes.
 """
@@ -17,11 +17,11 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError
-from headrace_serve.everywhere import Everywhere
 from headrace_serve.operating.init_process import hangups
 from headrace_serve.operating.logs import printing_logs, say
 from headrace_serve.operating.running import run
 from headrace_serve.operating.settings import Settings
+from headrace_serve.operating.worker_changes import WorkerChanges
 
 if TYPE_CHECKING:
     from headrace_serve.operating.server import Server
@@ -45,12 +45,12 @@ def main() -> int:
             reports.write(json.dumps(message) + "\n")
             reports.flush()
 
-    everywhere = Everywhere(send)
+    worker_changes = WorkerChanges(send)
 
     def listen() -> None:
         for line in sys.stdin:  # ends when the supervisor ends
-            everywhere.take(json.loads(line))
-        everywhere.end()
+            worker_changes.take(json.loads(line))
+        worker_changes.end()
         os.kill(os.getpid(), signal.SIGTERM)
 
     def started(server: Server) -> None:
@@ -64,7 +64,7 @@ def main() -> int:
             return run(
                 settings,
                 worker=number,
-                everywhere=everywhere,
+                worker_changes=worker_changes,
                 started=started,
                 listen_first=setup["listen_first"],
                 early=early,

@@ -13,9 +13,9 @@ import headrace
 from headrace.errors import ClosedError
 from headrace.hookspecs import attached
 from headrace.plugins import usable_cpus
-from headrace_serve.aside import Pool
+from headrace_serve.monitoring.observe_probes import slowest_of
 from headrace_serve.process import is_crowded
-from headrace_serve.remembered import slowest_of
+from headrace_serve.threads import Pool
 from headrace_serve.ui.graph import nodes_of
 from headrace_serve.ui.limit import Sample, limit_of, running_of
 from headrace_serve.ui.load import LoadTest

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator
 from typing_extensions import NotRequired, TypedDict
 
 import headrace
@@ -67,14 +67,17 @@ class TritonPython(headrace.Backend):
     """
 
     class Options(headrace.Options):
-        """Options of TritonPython."""
+        """Options of TritonPython.
+
+        Attributes:
+            model: The file, `NAME/VERSION/model.py`.
+            config: The configuration of the model as JSON, as Triton prints it.
+        """
 
         positional = ("model",)
 
-        model: headrace.FilePath = Field(description="The file, `NAME/VERSION/model.py`.")
-        config: Annotated[str, AfterValidator(_checked_config)] = Field(
-            description="The configuration of the model as JSON, as Triton prints it."
-        )
+        model: headrace.FilePath
+        config: Annotated[str, AfterValidator(_checked_config)]
 
     keeps = True
     writes = TypedDict("Writes", {"result": Any, RESPONSE_PARAMETERS: NotRequired[Any]})  # type: ignore[misc]

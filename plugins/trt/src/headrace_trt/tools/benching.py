@@ -11,10 +11,10 @@ import numpy as np
 
 from headrace.errors import SetupError
 from headrace_tensors.device_arrays import item_bytes
-from headrace_trt.execution import Execution
-from headrace_trt.memory import Buffer, DevicePool, PinnedArena, Stream, close_all
-from headrace_trt.outputs import nbytes_of
-from headrace_trt.signature import read_signature
+from headrace_trt.engines.signature import read_signature
+from headrace_trt.running.execution import Execution
+from headrace_trt.running.memory import Buffer, DevicePool, PinnedArena, Stream, close_all
+from headrace_trt.running.outputs import nbytes_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from headrace_tensors import Signature
-    from headrace_trt.cuda import Cuda
-    from headrace_trt.engine import Engine
+    from headrace_trt.engines.engine import Engine
+    from headrace_trt.libraries.cuda import Cuda
 
 __all__ = ["EngineBench", "Lane", "bench_engine"]
 

@@ -17,7 +17,7 @@ from headrace_cli.for_plugins import (
     showing_progress,
     source_of,
 )
-from headrace_trt.settings import PRECISIONS
+from headrace_trt.building.settings import PRECISIONS
 from headrace_trt.tools.opening import opened
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def build_command(
 
     Without shapes there is one profile, whose rows go from `min` to `max` (``--set max=8``).
     """
-    from headrace_trt.obtaining import build_engine
+    from headrace_trt.building.obtaining import build_engine
 
     given = {
         "model": model,
@@ -220,7 +220,7 @@ def _profiles(shapes: Mapping[str, list[str] | None]) -> list[dict[str, str]] | 
 
 def _device_in_key(device: str | None) -> dict[str, Any] | None:
     """Describe the device that takes part in a build; None where there is none."""
-    from headrace_trt.cuda import device_of, load_cuda
+    from headrace_trt.libraries.cuda import device_of, load_cuda
 
     cuda = load_cuda()
     if device is None and not cuda.device_count():
@@ -231,6 +231,6 @@ def _device_in_key(device: str | None) -> dict[str, Any] | None:
 
 
 def _shapes(text: str | None) -> dict[str, tuple[int, ...]] | None:
-    from headrace_trt.profiles import parse_shapes
+    from headrace_trt.building.profiles import parse_shapes
 
     return None if text is None else parse_shapes(text)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import headrace
 from headrace.errors import SetupError
-from headrace_trt.load_engine import LoadTensorrtEngine
+from headrace_trt.backends.load_engine import LoadTensorrtEngine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace_trt.cuda import Cuda
-    from headrace_trt.engine import Engine
+    from headrace_trt.engines.engine import Engine
+    from headrace_trt.libraries.cuda import Cuda
 
 __all__ = ["opened"]
 
@@ -39,7 +39,7 @@ def opened(path: Path | str, **options: Any) -> Iterator[tuple[Engine, Cuda]]:
             f"{path} is no plan",
             hint=f"Build one first: `headrace trt build {path} -o net.plan`.",
         )
-    from headrace_trt.cuda import load_cuda
+    from headrace_trt.libraries.cuda import load_cuda
 
     model = str(path).replace("${", "$${")
     source = {"backend": "LoadTensorrtEngine", **options, "model": model}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from headrace_trt.timing import keep_apart, write_atomically
+from headrace_trt.building.timing import keep_apart, write_atomically
 from headrace_trt.tools.opening import opened
 
 __all__ = ["refit_plan"]

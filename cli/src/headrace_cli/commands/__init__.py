@@ -1,0 +1,1 @@
+"""The commands of ``headrace``, each in the module of its name."""

@@ -1,0 +1,339 @@
+"""``headrace run``: every input is one request; results come out in the order of the inputs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections import deque
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+import headrace
+from headrace.errors import ClosedError, ConfigError, InputError, RequestError
+from headrace_cli.arguments import Config, Json, NoImport, Settings
+from headrace_cli.building import CLOSE_S, printing_warnings, showing_progress
+from headrace_cli.console import (
+    BROKEN_PIPE,
+    FAILED,
+    OK,
+    WrongArgument,
+    counted,
+    discard_stdout,
+    exit_now,
+    print_message,
+)
+from headrace_cli.inputs import Input, check_arguments, expand, ports_of
+from headrace_cli.results.files import Output
+from headrace_cli.results.out_file import OutFile
+from headrace_cli.results.printer import ResultPrinter
+from headrace_cli.source import hinting_at_a_file, is_file, source_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from concurrent.futures import Future
+
+    from headrace_cli.interrupts import Interrupts
+
+MOST_COUNTED = 100_000
+"""The most further inputs that are listed after Ctrl-C, to count those without an answer."""
+
+LEAST_WINDOW = 16
+"""How many requests are open at a time, at least."""
+
+
+def run(  # noqa: PLR0913, PLR0917 - one per option
+    context: typer.Context,
+    config: Config,
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="INPUT",
+            help="A file; a folder (all files in it and below, sorted by path, without hidden "
+            "ones); a quoted pattern such as 'photos/**/*.jpg'; or - for standard input.",
+            show_default=False,
+        ),
+    ],
+    json: Json = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="No progress bar and no summary.")
+    ] = False,
+    settings: Settings = None,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="DIR",
+            help="Write a file per result into this folder, under the name of its input: bytes with "
+            "the suffix of their format, an array as .npy, anything else as .json. The lines on "
+            "stdout then name these files.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[
+        str | None,
+        typer.Option(
+            "--out",
+            metavar="FILE",
+            help="Write the lines into this file: .jsonl has what --json prints, .csv the columns path, result (as a line shows it) and error.",
+            show_default=False,
+        ),
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume", help="Go on at the end of the file of --out: inputs with a line are done."
+        ),
+    ] = False,
+    no_import: NoImport = False,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--timeout",
+            metavar="SECONDS",
+            min=0.0,
+            help="Longest time of one request, waiting in the queue included; none unless given.",
+            show_default=False,
+        ),
+    ] = None,
+) -> int:
+    """Run inputs through a pipeline and print the results.
+
+    Each INPUT file is one request with `data`, its bytes, and `path`. Of a .npy file `data` is the array, and the arrays of an
+    .npz file are keys, by their names or those of the model's inputs, unless the pipeline begins with bytes. A line per success goes to
+    stdout, in the order of the inputs: the path, a tab, the result. A result that is a dict gives
+    its values, separated by tabs. So do the classes of `TopK`: name, score, next name. An array of up to ten numbers is printed as Python prints a list.
+    A larger one, and bytes, are described by type and shape. Control characters are escaped. A terminal shows a table
+    in place of these lines. Errors and a summary go to stderr.
+
+    With --json every input gives one line: {"path": ..., "result": ...} or {"path": ..., "error":
+    {"code": ..., "type": ..., "message": ...}}. Arrays become lists, bytes base64, NaN null,
+    all else what pydantic writes for it. With --output "output", the path of the file, replaces "result".
+
+    \b
+    Examples:
+      headrace run line.toml photos/
+      headrace run "S[DecodeMat,ResizeMat(64,64),EncodeMat]" photos/ --output small
+      headrace run line.toml photos/ --set max=8 --set instance_num=2
+      headrace run line.toml photos/ --out read.jsonl --resume
+      headrace run line.toml a.jpg 'scans/*.png' --json | jq .result
+      curl -s https://example.org/a.jpg | headrace run line.toml -
+    """  # noqa: D301 - typer keeps the lines after a backspace character
+    if inputs[0].endswith(".toml") and not config.endswith(".toml") and _is_input(config):
+        raise WrongArgument(f"CONFIG comes first: headrace run {inputs[0]} {config}")
+    try:
+        check_arguments(inputs)
+    except WrongArgument as wrong:
+        if is_file(config) and not Path(config).exists():
+            raise WrongArgument(f"{_missing(config)}; {wrong}") from None
+        raise
+    source = source_of(config, settings or ())
+    folder = None if output is None else Output(output, inputs)
+    if resume and out is None:
+        raise WrongArgument("--resume goes on with a file: --out FILE.jsonl or --out FILE.csv")
+    lines = None if out is None else OutFile(out, inputs, resume=resume)
+    with printing_warnings():
+        with showing_progress(not quiet) as bars, hinting_at_a_file(config):
+            pipeline = headrace.pipe(source, allow_import=not no_import, progress=bars)
+        root = context.find_root()
+        shows = bool(root.params["traceback"])
+        printer = ResultPrinter(json=json, traceback=shows, output=folder, out=lines)
+        work = _Run(pipeline, root.obj, printer, timeout=timeout, out=lines)
+        status = work.to_the_end(inputs, progress=not quiet)
+        if not quiet and status != BROKEN_PIPE:
+            print_message(work.summary(inputs))
+            for advice in work.advice():
+                print_message(advice)
+        if work.hangs():
+            # At a normal exit the interpreter would wait for the hanging backend, and lose the exit status.
+            exit_now(status)
+    return status
+
+
+def _is_input(config: str) -> bool:
+    """Return whether CONFIG is a file, or a folder, that no plugin reads as a configuration."""
+    return os.path.exists(config) and not headrace.plugins.reads(config)  # noqa: PTH110 - any text
+
+
+def _missing(config: str) -> str:
+    """Report that a configuration does not exist, and which file may be meant."""
+    near = None
+    try:
+        headrace.PipelineConfig.load(config)
+    except ConfigError as error:
+        near = error.problems[0].suggestion
+    return f"no such file: {config!r}" + (f" (did you mean {near!r}?)" if near else "")
+
+
+class _Run:
+    """One run over many inputs, which keeps as many requests open as all instances need."""
+
+    def __init__(
+        self,
+        pipeline: headrace.Pipeline,
+        interrupts: Interrupts,
+        printer: ResultPrinter,
+        *,
+        timeout: float | None,
+        out: OutFile | None = None,
+    ) -> None:
+        self.pipeline = pipeline
+        self.out = out
+        self.interrupts = interrupts
+        interrupts.on_first = self._close
+        self.printer = printer
+        self.timeout = timeout
+        self.ok = self.failed = 0
+        self.seconds = 0.0
+        self.interrupted = self._late = False
+        self._advance: Callable[[], None] = _nothing
+        self._open: deque[tuple[Input, Future[Any] | InputError]] = deque()
+        self._window = _window(pipeline)
+        self._ports = ports_of(pipeline)
+
+    def to_the_end(self, arguments: Sequence[str], *, progress: bool) -> int:
+        """Run all inputs and close the pipeline; give the exit status."""
+        drain = False
+        started = time.perf_counter()
+        try:
+            with self._bar(arguments) if progress else contextlib.nullcontext():
+                self._stream(expand(arguments))
+            failed = self.failed or (self.out is not None and self.out.failed)
+            status = FAILED if failed else OK
+            drain = True
+        except KeyboardInterrupt:
+            self.interrupted, status = True, self.interrupts.status
+        except BrokenPipeError:
+            discard_stdout()
+            status = BROKEN_PIPE
+        finally:
+            if self.out is not None:
+                self.out.close()
+            self.seconds = time.perf_counter() - started
+            try:
+                self._close(drain=drain)
+            except KeyboardInterrupt:
+                exit_now(self.interrupts.status)
+        return status
+
+    def _close(self, *, drain: bool = False) -> None:
+        began = time.perf_counter()
+        self.pipeline.close(drain=drain, timeout=CLOSE_S)
+        self._late = time.perf_counter() - began >= CLOSE_S
+
+    def hangs(self) -> bool:
+        """Return whether a backend still runs after the end, or hangs in its ``close``."""
+        nodes = self.pipeline.stats()["nodes"].values()
+        return self._late or any(one["busy"] for node in nodes for one in node["instances"])
+
+    def _stream(self, inputs: Iterator[Input]) -> None:
+        for item in inputs:
+            if self.out is not None and self.out.holds(item.path):
+                self._advance()
+                continue
+            self._begin(item)
+            while self._open and (len(self._open) >= self._window or _done(self._open[0][1])):
+                self._print_next()
+        while self._open:
+            self._print_next()
+        sys.stdout.flush()
+
+    def _begin(self, item: Input) -> None:
+        try:
+            request = item.request(self._ports)
+        except InputError as error:
+            self._open.append((item, error))
+            return
+        # No more requests are open than the queue takes (`_window`), so `submit` does not wait here.
+        try:
+            with self.interrupts.held():
+                self._open.append((item, self.pipeline.submit(request, timeout=self.timeout)))
+        except ClosedError:
+            if self.interrupts.came:
+                raise KeyboardInterrupt from None
+            raise
+
+    def _print_next(self) -> None:
+        item, outcome = self._open[0]
+        if not _done(outcome):
+            sys.stdout.flush()
+        error = outcome if isinstance(outcome, InputError) else outcome.exception()
+        if self.interrupts.came:
+            raise KeyboardInterrupt
+        self._open.popleft()
+        if error is None and not isinstance(outcome, InputError):
+            self.ok += 1  # before it is printed: Ctrl-C may come right after the line
+            try:
+                self.printer.result(item, outcome.result().get("result"))
+            except RequestError as unwritten:
+                self.ok -= 1
+                error = unwritten
+        if error is not None:
+            self.failed += 1
+            self.printer.error(item, error)
+        self._advance()
+
+    @contextlib.contextmanager
+    def _bar(self, arguments: Sequence[str]) -> Iterator[None]:
+        """Show a progress bar if stderr is a terminal and stdout is none: its lines would break up the bar."""
+        total = 0
+        if sys.stderr.isatty() and (self.out is not None or not sys.stdout.isatty()):
+            total = sum(1 for _ in expand(arguments))
+        if total < 2:
+            yield
+            return
+        from headrace_cli.progress import progress_bar
+
+        with progress_bar(total) as (self._advance, self.printer.print_error):
+            yield
+
+    def summary(self, arguments: Sequence[str]) -> str:
+        """Return the number of requests, their rate, and the sizes of their batches."""
+        answered = self.ok + self.failed
+        rate = answered / self.seconds if self.seconds > 0 else 0.0
+        text = f"{counted(answered, 'request')}: {self.ok} ok, {self.failed} failed"
+        if self.interrupted:
+            answered += 0 if self.out is None else self.out.stood
+            inputs = islice(expand(arguments), answered, answered + MOST_COUNTED)
+            left = sum(1 for _ in inputs)
+            text += f", {'at least ' if left == MOST_COUNTED else ''}{left} not done"
+            text = f"interrupted; {text}"
+        if self.out is not None and self.out.stood:
+            text += f"; {counted(self.out.stood, 'line')} stood there, {self.out.failed} failed"
+        text += f"; {self.seconds:.2f} s, {rate:.1f} requests per second"
+        nodes = self.pipeline.stats()["nodes"].items()
+        ran = {name: node["batch_size"]["mean"] for name, node in nodes if node["batches"]}
+        means = [
+            f"{name} {mean:.1f}" if len(ran) > 1 else f"{mean:.1f}" for name, mean in ran.items()
+        ]
+        return f"{text}, mean batch {', '.join(means)}" if means else text
+
+    def advice(self) -> list[str]:
+        """Return what the pipeline advises, a line for each node that callers waited for while cores were idle."""
+        advised = (node["advice"] for node in self.pipeline.stats()["nodes"].values())
+        return [advice for advice in advised if advice is not None]
+
+
+def _nothing() -> None:
+    """Show no progress."""
+
+
+def _done(outcome: Future[Any] | InputError) -> bool:
+    return isinstance(outcome, InputError) or outcome.done()
+
+
+def _window(pipeline: headrace.Pipeline) -> int:
+    """Return how many requests to keep open: full batches for all instances, and the next ones waiting.
+
+    It is never more than a queue takes, so that no queue refuses a request.
+    """
+    built = pipeline.describe()["nodes"].values()
+    batches: int = sum(node["instance_num"] * (node["range"][1] or LEAST_WINDOW) for node in built)
+    asked = pipeline.config.plan().nodes.values()
+    room: int = min(node.keys.queue_size for node in asked)
+    return max(1, min(room, max(LEAST_WINDOW, 4 * batches)))

@@ -1,0 +1,1 @@
+"""Installed plugins: their commands, their certificates, and what is wrong with them."""

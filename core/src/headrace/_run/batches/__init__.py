@@ -1,0 +1,1 @@
+"""How the requests of a node become batches, and which thread runs them."""

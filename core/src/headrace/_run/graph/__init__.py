@@ -1,0 +1,1 @@
+"""Which node comes next for a request."""

@@ -1,0 +1,1 @@
+"""`Cache` and `Once`: equal requests, whose answers are kept, or shared while they are made."""

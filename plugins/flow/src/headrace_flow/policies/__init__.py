@@ -1,0 +1,1 @@
+"""The policies `Alike` and `Budget`: batches of requests that go well together."""

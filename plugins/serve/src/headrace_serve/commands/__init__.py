@@ -1,0 +1,1 @@
+"""The commands ``headrace serve`` and ``headrace ui``."""

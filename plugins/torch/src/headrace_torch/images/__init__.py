@@ -1,0 +1,1 @@
+"""Images as tensors: decoding JPEG files, resizing, cropping, colour and normalization."""

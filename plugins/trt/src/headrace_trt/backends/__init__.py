@@ -1,0 +1,1 @@
+"""The backends of this plugin, with their options and base class."""

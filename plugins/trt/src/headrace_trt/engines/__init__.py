@@ -1,0 +1,1 @@
+"""Engines: a loaded plan, its layers, its inputs and outputs."""

@@ -1,0 +1,1 @@
+"""What `vision.toml` says: its tables, and what is built of it."""

@@ -1,0 +1,1 @@
+"""What frames go to: their queues and spools, files and how long they stay, other programs, and the live page."""
