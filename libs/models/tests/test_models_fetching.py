@@ -17,7 +17,7 @@ import headrace
 from headrace.errors import ConfigError, MissingDependencyError, SetupError
 from headrace_models.fetching import addresses
 from headrace_models.fetching.addresses import from_bucket, from_hub, from_web
-from headrace_models.fetching.limits import Patience
+from headrace_models.fetching.limits import Limits
 from headrace_models.fetching.onnx_files import weights_of
 from headrace_testing import FakeClock
 
@@ -94,8 +94,8 @@ class Waits:
         self.pauses.append(seconds)
         self.clock.advance(seconds)
 
-    def patience(self):
-        return Patience("it", clock=self.clock, wait=self.wait)
+    def limits(self):
+        return Limits("it", clock=self.clock, wait=self.wait)
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def waits():
 @pytest.fixture
 def fetch(waits, tmp_path):
     """Fetch a file of a web server, without waiting."""
-    return lambda address: from_web(address, tmp_path, waits.patience())
+    return lambda address: from_web(address, tmp_path, waits.limits())
 
 
 def address(web, digest=DIGEST):
@@ -265,7 +265,7 @@ def test_a_disk_that_is_full_gets_its_room_back(web, tmp_path):
 def test_a_wrong_bound_is_an_error(monkeypatch, name, value):
     monkeypatch.setenv(name, value)
     with pytest.raises(SetupError, match=f"{name}='{value}' is no number above 0"):
-        Patience("it")
+        Limits("it")
 
 
 @pytest.mark.parametrize("to", ["http://127.0.0.2:1/m", "ftp://127.0.0.1/m", "http://h.example/m"])
@@ -430,7 +430,7 @@ def test_a_transfer_of_a_bucket_goes_on(stored, tmp_path, waits, monkeypatch):
     monkeypatch.setattr(
         type(files), "open", lambda self, *args, **settings: Breaking(real(*args).getvalue())
     )
-    got = from_bucket("memory://bucket/m.bin", tmp_path, waits.patience())
+    got = from_bucket("memory://bucket/m.bin", tmp_path, waits.limits())
     assert got.path.read_bytes() == CONTENT
     quarter = len(CONTENT) // 4
     assert begun[::2] == [0, quarter, 2 * quarter, 3 * quarter, 4 * quarter]

@@ -17,7 +17,7 @@ import headrace
 from headrace.errors import SetupError
 from headrace_models import Models
 from headrace_models.fetching.addresses import from_hub, hub
-from headrace_models.fetching.limits import Patience
+from headrace_models.fetching.limits import Limits
 from headrace_models.watching.watcher import Watching
 from headrace_testing import FakeClock
 
@@ -196,8 +196,8 @@ def test_a_busy_hub_is_asked_again_when_it_says_so(served, tmp_path):
         clock.advance(seconds)
 
     served.busy = [(429, {"Retry-After": "7"}), (429, {"Retry-After": "9"})]
-    patience = Patience("it", clock=clock, wait=wait)
-    got = from_hub("hf://org/name/net.txt", tmp_path, patience)
+    limits = Limits("it", clock=clock, wait=wait)
+    got = from_hub("hf://org/name/net.txt", tmp_path, limits)
     assert got.path.read_text() == "one"
     assert pauses == [7.0, 9.0]
 

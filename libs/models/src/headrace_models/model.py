@@ -8,13 +8,14 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import ClosedError, ConfigError, HeadraceError, Problem, SetupError, code_of
+from headrace.errors import ClosedError, ConfigError, HeadraceError, Problem, SetupError
 from headrace.hookspecs import attached
 from headrace_models.builds import Build
 from headrace_models.changes import Change
 from headrace_models.closing import close_all
 from headrace_models.errors import UnknownModelError, UnloadedError
 from headrace_models.exchange.phase import Phase
+from headrace_models.probes import InstancesProbe, MemoryProbe
 from headrace_models.version import Place, Version, again, as_headrace_error, first_line
 
 if TYPE_CHECKING:
@@ -31,56 +32,6 @@ __all__ = ["Model"]
 
 _KEPT = 16
 """The most replaced versions of a model that can be brought back."""
-
-
-class _Instances:
-    """A probe that tells, in a thread of its own, that a node has lost all its instances.
-
-    Args:
-        all_lost: Called with the name of the node.
-    """
-
-    def __init__(self, all_lost: Callable[[str], None]) -> None:
-        self._all_lost = all_lost
-        self._states: dict[str, dict[int, str]] = {}
-
-    def instance_changed(self, node: str, instance: int, state: str) -> None:
-        """Note the state of an instance."""
-        states = self._states.setdefault(node, {})
-        states[instance] = state
-        if {*states.values()} == {"lost"}:
-            name = f"headrace-models-{node}"
-            threading.Thread(target=self._all_lost, args=(node,), name=name, daemon=True).start()
-
-
-class _InBudget(_Instances):
-    """A probe that also tells of requests that had no memory, where models have a budget.
-
-    Args:
-        all_lost: See `_Instances`.
-        no_memory: Called in a thread of its own, once at a time: all requests of a batch fail together.
-    """
-
-    def __init__(self, all_lost: Callable[[str], None], no_memory: Callable[[], None]) -> None:
-        super().__init__(all_lost)
-        self._no_memory = no_memory
-        self._is_told = threading.Lock()
-
-    def request_failed(self, node: str, request: Any, error: BaseException) -> None:
-        """Look at the error of a request."""
-        if code_of(error) == "memory" and self._is_told.acquire(blocking=False):
-            name = "headrace-models-memory"
-            try:
-                threading.Thread(target=self._tell, name=name, daemon=True).start()
-            except RuntimeError:  # no thread can be started: the next failure tries again
-                self._is_told.release()
-                raise
-
-    def _tell(self) -> None:
-        try:
-            self._no_memory()
-        finally:
-            self._is_told.release()
 
 
 class Model:
@@ -484,9 +435,9 @@ class Model:
     def _watch(self, version: Version) -> None:
         """Build a version anew once all instances of one of its nodes are lost. Let others leave when it has no memory."""
         rebuild, memory = partial(self._rebuild, version), self._rules.memory
-        probe = _Instances(rebuild)
+        probe = InstancesProbe(rebuild)
         if memory is not None:
-            probe = _InBudget(rebuild, partial(memory.send_idle_away, version.holding))
+            probe = MemoryProbe(rebuild, partial(memory.send_idle_away, version.holding))
         version.watch = attached(version.pipe, probe)
         version.watch.__enter__()
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ConfigError, Problem, nearest
 from headrace.plugins import read_text
+from headrace_formats.mistakes import choices_of, text_of
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -52,12 +52,8 @@ def problem_of(
     """
     path = ".".join(map(str, (name, *mistake["loc"])))
     if mistake["type"] != "extra_forbidden":
-        text = mistake["msg"].removeprefix("Value error, ")
-        if mistake["type"] in ("dict_type", "model_type", "model_attributes_type"):
-            text = "Input should be a table"
-        words = re.findall(r"'([^']*)'", text) if mistake["type"] == "literal_error" else []
-        near = nearest(str(mistake["input"]), words)
-        return Problem("serve", text, path=path, file=file, suggestion=near)
+        near = nearest(str(mistake["input"]), choices_of(mistake))
+        return Problem("serve", text_of(mistake), path=path, file=file, suggestion=near)
     known = kind.model_fields
     return Problem(
         "serve",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Annotated, Any, Literal
@@ -12,6 +11,7 @@ from pydantic.dataclasses import dataclass
 
 from headrace import PipelineConfig  # noqa: TC001 - pydantic reads it
 from headrace.errors import among, nearest
+from headrace_formats.mistakes import choices_of, text_of
 from headrace_vision.privacy import check_masks
 
 __all__ = ["FFMPEG", "PER_MODEL", "SourceOptions", "check_name", "options_of", "texts_of"]
@@ -164,14 +164,6 @@ class SourceOptions:
 PER_MODEL = ("ordered", "lines", "zones")
 """What belongs to a source and a model."""
 
-_WORDS = {
-    "missing": "it is missing",
-    "dict_type": "Input should be a table",
-    **dict.fromkeys(("sequence_str", "list_type"), "Input should be a list"),
-    "string_type": "Input should be a text",
-    "bool_type": "Input should be true or false",
-}
-
 
 def texts_of(
     table: Any, error: ValidationError, keys_at: Callable[[Any], Collection[str]] = lambda _: ()
@@ -187,17 +179,17 @@ def texts_of(
     ends: dict[tuple[str, str], str] = {}
     for detail in error.errors():
         place = _place_of(table, detail["loc"])
-        text = _WORDS.get(detail["type"], detail["msg"]).removeprefix("Value error, ")
+        text = text_of(detail)
         key = ""
         if detail["type"] == "extra_forbidden":
             *place, key = place
             text = f"there is no key {key!r}. {among(key, keys_at(place))}"
         at = ".".join(place), key
-        texts.setdefault(at, []).append(text.replace("an instance of Sequence", "a list"))
+        texts.setdefault(at, []).append(text)
         if isinstance(detail["input"], (int, float)) and not key:  # a text may be a secret
             ends[at] = f", not {detail['input']!r}"
-        elif detail["type"] == "literal_error":
-            near = nearest(str(detail["input"]), re.findall("'([^']*)'", text))
+        elif choices := choices_of(detail):
+            near = nearest(str(detail["input"]), choices)
             ends[at] = f", not {detail['input']!r}" + (f". Did you mean {near!r}?" if near else "")
         elif detail["type"] == "kind" and "kind" in detail["input"]:
             ends[at] = f", not {detail['input']['kind']!r}"

@@ -22,7 +22,7 @@ from headrace.errors import ConfigError, HeadraceError, Problem, SetupError, amo
 from headrace.plugins import library
 from headrace_models.fetching.cache import Cached, Got, shown
 from headrace_models.fetching.digests import digest_of
-from headrace_models.fetching.limits import Patience
+from headrace_models.fetching.limits import Limits
 from headrace_models.fetching.onnx_files import leads_out, weights_of
 
 if TYPE_CHECKING:
@@ -144,13 +144,13 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 _opener = urllib.request.build_opener(_Redirects)
 
 
-def from_web(address: str, folder: Path, patience: Patience | None = None) -> Path:
+def from_web(address: str, folder: Path, limits: Limits | None = None) -> Path:
     """Fetch the file of `web`, and go on where a transfer broke off, also that of an earlier process.
 
     Args:
         address: The address.
         folder: Where it is put.
-        patience: The bounds of time and bytes. None: those of the environment.
+        limits: The bounds of time and bytes. None: those of the environment.
 
     Raises:
         SetupError: The server does not give the file within the bounds, its digest is another one, or it names further files.
@@ -159,11 +159,11 @@ def from_web(address: str, folder: Path, patience: Patience | None = None) -> Pa
         RFC 9110, sections 14.2 (Range), 15.3.7 (206) and 15.5.17 (416).
     """
     (url, asked), path = _parts_of(address), folder / "file"
-    patience = patience or Patience(shown(address))
+    limits = limits or Limits(shown(address))
     deaths = 0
     while True:
         before = _size(path)
-        why, headers, whole = _go_on(url, path, patience)
+        why, headers, whole = _go_on(url, path, limits)
         if whole:
             break
         gained = _size(path) - before
@@ -171,7 +171,7 @@ def from_web(address: str, folder: Path, patience: Patience | None = None) -> Pa
         if deaths >= _MOST_DEATHS:
             text = f"{shown(address)}: the transfer broke off {deaths} times at {before} bytes"
             raise SetupError(text, hint="What is here is kept: try again to go on there.")
-        patience.pause(why or "the transfer broke off", headers, gained=gained >= _BLOCK_BYTES)
+        limits.pause(why or "the transfer broke off", headers, gained=gained >= _BLOCK_BYTES)
     if (digest := digest_of(path)) != asked:
         path.unlink()
         text = f"{shown(url)} has the digest sha256={digest}, not {asked}"
@@ -197,7 +197,7 @@ def _opened(path: Path, mode: str) -> BinaryIO:
     return open(os.open(path, flags, 0o600), mode)  # type: ignore[return-value]  # noqa: PTH123 - a descriptor
 
 
-def _go_on(url: str, path: Path, patience: Patience) -> tuple[str, Any, bool]:
+def _go_on(url: str, path: Path, limits: Limits) -> tuple[str, Any, bool]:
     """Fetch what is missing of a file.
 
     Returns:
@@ -213,9 +213,9 @@ def _go_on(url: str, path: Path, patience: Patience) -> tuple[str, Any, bool]:
             mode = "ab" if answer.status == 206 else "wb"
             begun = have if mode == "ab" else 0
             total = None if answer.length is None else begun + answer.length
-            patience.check_room(path.parent, answer.length)
+            limits.check_room(path.parent, answer.length)
             with _opened(path, mode) as file, _bar(shown(url), total, begun) as told:
-                _copy(partial(answer.read1, _BLOCK_BYTES), file, begun, patience, told)
+                _copy(partial(answer.read1, _BLOCK_BYTES), file, begun, limits, told)
             return "", None, not answer.length
     except urllib.error.HTTPError as error:
         if error.code == 416:
@@ -238,7 +238,7 @@ def _copy(
     read: Callable[[], bytes],
     file: BinaryIO,
     have: int,
-    patience: Patience,
+    limits: Limits,
     told: Callable[[int], object],
 ) -> None:
     """Write what is read to a file within the bounds. A full disk gets back what it was given.
@@ -249,8 +249,8 @@ def _copy(
     try:
         while block := read():
             have += len(block)
-            patience.check()
-            patience.check_bytes(have)
+            limits.check()
+            limits.check_bytes(have)
             file.write(block)
             told(len(block))
         file.flush()
@@ -258,7 +258,7 @@ def _copy(
         if error.errno not in _FULL:
             raise
         file.truncate(0)
-        text = f"{patience.what}: there is no room for more than {have} bytes"
+        text = f"{limits.what}: there is no room for more than {have} bytes"
         raise SetupError(text, hint="HEADRACE_CACHE names another folder.") from error
 
 
@@ -336,8 +336,8 @@ def _of_hub(
     return SetupError(f"the hub does not give {place}: {said}", hint=hint)
 
 
-def _patiently(
-    ask: Callable[[], Any], place: tuple[str, str | None, str | None], patience: Patience
+def _call_hub(
+    ask: Callable[[], Any], place: tuple[str, str | None, str | None], limits: Limits
 ) -> Any:
     """Call a function of a hub, and again while the hub is busy.
 
@@ -346,7 +346,7 @@ def _patiently(
     """
     _, errors = _hub_libraries()
     while True:
-        patience.check()
+        limits.check()
         try:
             return ask()
         except errors.HfHubHTTPError as error:
@@ -354,12 +354,12 @@ def _patiently(
             code = getattr(answer, "status_code", None)
             if code not in _BUSY:
                 raise _of_hub(error, errors, *place) from error
-            patience.pause(f"the hub answers {code}", answer.headers)
+            limits.pause(f"the hub answers {code}", answer.headers)
         except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as error:
             raise _of_hub(error, errors, *place) from error
 
 
-def from_hub(address: str, folder: Path, patience: Patience | None = None) -> Got:
+def from_hub(address: str, folder: Path, limits: Limits | None = None) -> Got:
     """Fetch the file or folder of `hub` by `huggingface_hub`, with its tokens and cache.
 
     ``HF_ENDPOINT`` names another hub. Of a folder come the files that its reader names, and the weights that an ONNX file
@@ -368,7 +368,7 @@ def from_hub(address: str, folder: Path, patience: Patience | None = None) -> Go
     Args:
         address: The address.
         folder: Where what is needed meanwhile lies.
-        patience: The bounds of time and bytes. None: those of the environment.
+        limits: The bounds of time and bytes. None: those of the environment.
 
     Returns:
         The path in the cache of the hub, the commit, and the files that count.
@@ -379,9 +379,9 @@ def from_hub(address: str, folder: Path, patience: Patience | None = None) -> Go
     """
     repo, revision, file = _repo_of(address)
     there, _ = _hub_libraries()
-    patience = patience or Patience(shown(address))
+    limits = limits or Limits(shown(address))
     ask = partial(there.HfApi().model_info, repo, revision=revision, files_metadata=True)
-    about = _patiently(ask, (repo, revision, file), patience)
+    about = _call_hub(ask, (repo, revision, file), limits)
     sizes = {sibling.rfilename: getattr(sibling, "size", None) for sibling in about.siblings}
     if file is not None and file not in sizes:
         text = f"{repo} at revision {revision or 'main'} ({about.sha}) has no file {file!r}"
@@ -390,10 +390,10 @@ def from_hub(address: str, folder: Path, patience: Patience | None = None) -> Go
 
     def take(names: Iterable[str]) -> None:
         wanted = [name for name in names if name not in got]
-        patience.check_room(folder, sum(sizes.get(name) or 0 for name in wanted))
+        limits.check_room(folder, sum(sizes.get(name) or 0 for name in wanted))
         for name in wanted:
             fetch = partial(there.hf_hub_download, repo, name, revision=about.sha)
-            got[name] = Path(_patiently(fetch, (repo, revision, name), patience))
+            got[name] = Path(_call_hub(fetch, (repo, revision, name), limits))
 
     if file is None:
         take(name for name in sizes if name.endswith(_TOLD))
@@ -517,7 +517,7 @@ def _version_of(address: str) -> str:
         raise SetupError(f"{shown(address)}: {type(error).__name__}: {error}") from error
 
 
-def from_bucket(address: str, folder: Path, patience: Patience | None = None) -> Got:
+def from_bucket(address: str, folder: Path, limits: Limits | None = None) -> Got:
     """Fetch the file of `bucket` by `fsspec`, with the credentials that it finds, as those of ``AWS_PROFILE``.
 
     A transfer that broke off goes on, unless the object has changed meanwhile. The weights that an ONNX file keeps in other
@@ -526,31 +526,31 @@ def from_bucket(address: str, folder: Path, patience: Patience | None = None) ->
     Args:
         address: The address.
         folder: Where it is put.
-        patience: The bounds of time and bytes. None: those of the environment.
+        limits: The bounds of time and bytes. None: those of the environment.
 
     Raises:
         SetupError: The bucket does not give it within the bounds.
         MissingDependencyError: The extra ``s3`` is not installed.
     """
     files, there = _opened_bucket(address)
-    patience = patience or Patience(shown(address))
+    limits = limits or Limits(shown(address))
     path = folder / "file"
-    revision = _object(files, there, path, folder / "revision", patience)
+    revision = _object(files, there, path, folder / "revision", limits)
     name = PurePosixPath(shown(address)).name
     if name.endswith(".onnx"):
         at = PurePosixPath(there.partition("?")[0]).parent
         for one in _beside("file", weights_of(path), address):
             (folder / one).parent.mkdir(parents=True, exist_ok=True)
-            _object(files, str(at / one), folder / one, folder / "revision", patience)
+            _object(files, str(at / one), folder / one, folder / "revision", limits)
     (folder / "revision").unlink()
     return Got(path, revision)
 
 
-def _object(files: Any, there: str, path: Path, note: Path, patience: Patience) -> str:
+def _object(files: Any, there: str, path: Path, note: Path, limits: Limits) -> str:
     """Fetch one object, and return its version. ``note`` holds that of what is here already."""
     deaths = 0
     while True:
-        patience.check()
+        limits.check()
         before = _size(path)
         try:
             revision, size = _about(files, there)
@@ -560,23 +560,23 @@ def _object(files: Any, there: str, path: Path, note: Path, patience: Patience) 
                 with _opened(note, "wb") as file:
                     file.write(mark.encode())
             have = _size(path)
-            patience.check_room(path.parent, None if size is None else size - have)
+            limits.check_room(path.parent, None if size is None else size - have)
             with (
                 files.open(there, "rb", cache_type="none") as source,
                 _opened(path, "ab") as file,
                 _bar(there, size, have) as told,
             ):
                 source.seek(have)
-                _copy(partial(source.read, _BLOCK_BYTES), file, have, patience, told)
+                _copy(partial(source.read, _BLOCK_BYTES), file, have, limits, told)
         except HeadraceError:
             raise
         except (FileNotFoundError, PermissionError) as error:
-            raise SetupError(f"{patience.what}: {there}: {error}") from error
+            raise SetupError(f"{limits.what}: {there}: {error}") from error
         except Exception as error:
             why, gained = f"{type(error).__name__}: {error}", _size(path) - before
             deaths = 0 if gained > 0 else deaths + 1
             if deaths >= _MOST_DEATHS or not (gained > 0 or isinstance(error, OSError)):
-                raise SetupError(f"{patience.what}: {there}: {why}") from error
-            patience.pause(why, gained=gained >= _BLOCK_BYTES)
+                raise SetupError(f"{limits.what}: {there}: {why}") from error
+            limits.pause(why, gained=gained >= _BLOCK_BYTES)
         else:
             return revision

@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary
 
 from headrace.errors import HeadraceError, SetupError
 from headrace_formats import write_whole
-from headrace_models.fetching.digests import Held, digest_of
+from headrace_models.fetching.digests import Digests, digest_of
 
 try:
     import fcntl
@@ -124,7 +124,7 @@ class Cached:
         self._folder = self._root / "fetched" / digest[:32]
         self.path = self._folder / "whole" / _file_name(last)
         self._turn = threading.Lock()
-        self._held: Held | None = None
+        self._digests: Digests | None = None
         self._now: str | None = None
         self._digest: str | None = None
         self._told: tuple[Any, str] | None = None
@@ -133,10 +133,10 @@ class Cached:
     def origin(self) -> dict[str, Any]:
         """Return address, revision, digest of the file as it is, and ``moves`` if it may change; of what is not here no digest."""
         moves = {"moves": True} if self.moves else {}
-        if self._held is None and not self.path.exists():
+        if self._digests is None and not self.path.exists():
             return {"address": self.address, **moves}
         digest = self._digest
-        if self._held is None and self.path.is_file():
+        if self._digests is None and self.path.is_file():
             digest = digest_of(self.path)
         revision = self._said().get("revision")
         return {"address": self.address, "revision": revision, "sha256": digest, **moves}
@@ -148,7 +148,7 @@ class Cached:
             SetupError: It cannot be had.
         """
         with self._turn:
-            if self._held is None or self._held.changed():
+            if self._digests is None or self._digests.changed():
                 self._have()
 
     def check(self) -> None:
@@ -157,7 +157,7 @@ class Cached:
         Raises:
             SetupError: It is another one.
         """
-        changed = self._held.changed() if self._held is not None else []
+        changed = self._digests.changed() if self._digests is not None else []
         if changed:
             names = ", ".join(changed)
             text = f"{self.address}: {names} was written while it was loaded"
@@ -171,7 +171,7 @@ class Cached:
         """
         with self._turn:
             self._now = None
-            if self._held is None or self._held.changed():
+            if self._digests is None or self._digests.changed():
                 self._have()
                 return
             why = self._ask()
@@ -253,22 +253,22 @@ class Cached:
 
     def _is_right(self) -> bool:
         """Hash what is here; return whether it is what the address promises, and what was fetched."""
-        self._held = None
+        self._digests = None
         said = self._said()
         files = said.get("files") or (self._sha256 and {self.path.name: self._sha256})
         moved = self._now is not None and said.get("revision") != self._now
         if moved or not self.path.exists() or not isinstance(files, dict):
             return False
-        held, whole = Held(), self.path.parent
+        digests, whole = Digests(), self.path.parent
         try:
-            digests = {name: held.sha256(self._inside(whole / name)) for name in files}
-            main = held.sha256(self.path) if self.path.is_file() else None
+            present = {name: digests.sha256(self._inside(whole / name)) for name in files}
+            main = digests.sha256(self.path) if self.path.is_file() else None
         except (OSError, SetupError):
             return False
-        if digests != files or main not in (self._sha256 or main, None):
+        if present != files or main not in (self._sha256 or main, None):
             _log.warning("%s is not what was fetched: it is fetched again", self.address)
             return False
-        self._held, self._digest = held, main
+        self._digests, self._digest = digests, main
         return True
 
     def _inside(self, path: Path) -> Path:
@@ -300,11 +300,11 @@ class Cached:
         names = self._names_of(got)
         kept = self._folder / f"got-{secrets.token_hex(4)}"
         self._keep(got, part, kept)
-        held = Held()
+        digests = Digests()
         said: dict[str, Any] = {
             "address": self.address,
             "revision": got.revision,
-            "files": {name: held.sha256(self._inside(kept / name)) for name in names},
+            "files": {name: digests.sha256(self._inside(kept / name)) for name in names},
         }
         self._check_got(got.revision, said["files"], before, kept / self.path.name)
         write_whole(self._folder / "origin.json", json.dumps(said), mode=0o600)
@@ -313,7 +313,7 @@ class Cached:
         new.unlink(missing_ok=True)
         new.symlink_to(kept.name)
         new.replace(whole)
-        self._held, self._digest = held, said["files"].get(self.path.name)
+        self._digests, self._digest = digests, said["files"].get(self.path.name)
         for old in {*self._folder.glob("got-*")} - {kept}:
             if old.is_symlink():
                 old.unlink()

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, BinaryIO
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["Held", "digest_of"]
+__all__ = ["Digests", "digest_of"]
 
 
-class Held:
+class Digests:
     """The digests of files. An open file keeps its inode, and each write sets a time that no program can set."""
 
     def __init__(self) -> None:

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-__all__ = ["Patience"]
+__all__ = ["Limits"]
 
 _log = logging.getLogger("headrace.models")
 
 _TIMEOUT_S: Final = 3600.0
 
 
-class Patience:
+class Limits:
     """The bounds of one fetch, from the variables ``HEADRACE_FETCH_TIMEOUT_S`` and ``HEADRACE_FETCH_BYTES``.
 
     Attributes:

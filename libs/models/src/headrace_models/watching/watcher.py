@@ -22,7 +22,7 @@ from headrace_models.sources import (
     stamp,
 )
 from headrace_models.version import first_line
-from headrace_models.watching.whole_files import Settling
+from headrace_models.watching.whole_files import WholeFiles
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -71,7 +71,7 @@ class Watching:
         self._folder = Path(given) if isinstance(given, (str, os.PathLike)) else None
         self._aliases: dict[str, Any] = {}
         self._own: Entries = {}
-        self._settling = Settling(models._clock)
+        self._whole_files = WholeFiles(models._clock)
         self._asked_s = models._clock()
         self._asking: threading.Thread | None = None
         if self._folder is not None:
@@ -103,7 +103,7 @@ class Watching:
 
     def _watch(self) -> None:
         """Look at each change, until other folders are to be watched, or more or less often."""
-        folders, soon = self.folders(), self._settling.waits
+        folders, soon = self.folders(), self._whole_files.waits
         changes = self._watchfiles.watch(
             *folders,
             stop_event=self._stop,
@@ -114,7 +114,7 @@ class Watching:
             yield_on_timeout=True,
         )
         self.look()
-        while (self.folders(), self._settling.waits) == (folders, soon):
+        while (self.folders(), self._whole_files.waits) == (folders, soon):
             if self._stop.is_set():
                 return
             next(changes, None)
@@ -139,7 +139,7 @@ class Watching:
 
     def look(self) -> None:
         """Compare all files with what was built from them, and do what has changed; it raises nothing."""
-        self._settling.begin()
+        self._whole_files.begin()
         self._ask_sometimes()
         if self._folder is not None:
             self._look_for_new(self._folder)
@@ -211,7 +211,7 @@ class Watching:
             kept = version is not None and not version.deleted
             if kept and there[place].source.config == source.config:
                 self._own[place] = source
-            elif self._settling.are_whole(self._files_of(source)):
+            elif self._whole_files.are_whole(self._files_of(source)):
                 changed[place] = source
         return changed
 
@@ -226,7 +226,7 @@ class Watching:
             is_here = version is not None and any(path.exists() for path in version.seen)
             if is_here and place[0] in heirs:
                 left[place] = False
-            elif self._settling.is_gone(place):
+            elif self._whole_files.is_gone(place):
                 left[place] = True
         return left
 
@@ -258,7 +258,7 @@ class Watching:
         for (name, number), source in entries.items():
             if source.path in known or self._stop.is_set():
                 continue
-            if not self._settling.are_whole(self._files_of(source)):
+            if not self._whole_files.are_whole(self._files_of(source)):
                 continue
             beside = {file: stamp(file) for file in _files_beside(source)}
             self._models._follow({}, {(name, number): source}, {}, "")
@@ -272,7 +272,7 @@ class Watching:
         if path is None and version.deleted:
             return
         if path is not None and not path.exists():
-            if not version.deleted and self._settling.is_gone(path):
+            if not version.deleted and self._whole_files.is_gone(path):
                 place = version.name, version.number
                 self._models._follow({}, {}, {place: True}, f"{path} was deleted")
             return
@@ -287,7 +287,7 @@ class Watching:
         if not (version.deleted or late or again or version.changed()):
             return
         beside = {file: stamp(file) for file in _files_beside(version.source)}
-        if not self._settling.are_whole(
+        if not self._whole_files.are_whole(
             self._with_beside({*version.seen, *(beside if late else ())})
         ):
             return

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
     from pathlib import Path
 
-__all__ = ["Settling"]
+__all__ = ["WholeFiles"]
 
 _STILL_S = 1.0
 """Seconds for which size and time of a file stand still until it counts as whole."""
@@ -19,7 +19,7 @@ _STILL_S = 1.0
 _log = logging.getLogger("headrace.models")
 
 
-class Settling:
+class WholeFiles:
     """Judges what several looks have seen.
 
     A file is whole once its size and its time have stood still for a second. A file whose last change was no write, as
