@@ -110,7 +110,6 @@ def device(monkeypatch):
     monkeypatch.setattr("headrace_trt.engines.engine.Engine.layers", lambda self: [])
     monkeypatch.setattr("headrace_trt.libraries.tensorrt.find_library", lambda *_, **__: library)
     monkeypatch.setattr("headrace_trt.libraries.cuda.load_cuda", lambda: cuda)
-    monkeypatch.setattr("headrace_trt.backends.base.check_pair", lambda *_: None, raising=False)
     return cuda
 
 
