@@ -26,9 +26,9 @@ from headrace_vision import (
     VideoRunner,
     View,
     Webhook,
-    events,
     frame_record,
 )
+from headrace_vision.sinks import event_sink
 from headrace_vision.sinks.spool import SpoolFolder, read_frame
 
 COUNT, SIZE = 3, (48, 64)
@@ -256,7 +256,7 @@ def test_an_event_whose_picture_cannot_be_drawn_comes_without_it(receiver, caplo
     def broken(*_, **__):
         raise RuntimeError("no picture")
 
-    monkeypatch.setattr(events, "picture_of", broken)
+    monkeypatch.setattr(event_sink, "picture_of", broken)
     hook = Webhook(f"http://127.0.0.1:{receiver.port}/", network=["127.0.0.1"], picture=True)
     assert run("boxes", hook, 1)["written"] == 1
     assert "picture" not in receiver.bodies[0]
