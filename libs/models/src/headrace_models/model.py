@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from headrace_models.closing import close_all
 from headrace_models.errors import UnknownModelError, UnloadedError
 from headrace_models.exchange.phase import Phase
 from headrace_models.probes import InstancesProbe, MemoryProbe
-from headrace_models.version import Place, Version, again, as_headrace_error, first_line
+from headrace_models.version import Place, Rules, Version, again, as_headrace_error, first_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,12 +26,22 @@ if TYPE_CHECKING:
     from headrace_models.exchange.comparison import Trial
     from headrace_models.exchange.options import Exchange
     from headrace_models.sources import Source
-    from headrace_models.version import Rules
 
-__all__ = ["Model"]
+__all__ = ["Model", "ModelRules"]
 
 _KEPT = 16
 """The most replaced versions of a model that can be brought back."""
+
+
+@dataclass(frozen=True)
+class ModelRules(Rules):
+    """What holds for all models.
+
+    Attributes:
+        exchange: Gives how an update of a model, by name and version, proves itself. None: it need not.
+    """
+
+    exchange: Callable[[str, str], Exchange | None] = lambda *_: None
 
 
 class Model:
@@ -48,7 +58,7 @@ class Model:
         left: Why the model serves no more, because other models have taken its place. ``""`` while it serves.
     """
 
-    def __init__(self, name: str, rules: Rules) -> None:
+    def __init__(self, name: str, rules: ModelRules) -> None:
         self.name = name
         self.places: dict[str, Place] = {}
         self.versions: dict[str, Version] = {}

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from headrace_models.changes import Listeners
 from headrace_models.closing import close_all
 from headrace_models.memory.devices import check_devices
+from headrace_models.model import ModelRules
 from headrace_models.operations import Operations, kept_first
 from headrace_models.sources import read_entries
-from headrace_models.version import Rules
 from headrace_models.watching.watcher import Watching
 
 if TYPE_CHECKING:
@@ -92,8 +92,8 @@ class Models(Operations):
         """
         here = weakref.ref(self)
         hears = Listeners()
-        rules = Rules(
-            clock, drain_s, check, allow_import, hears, adapt, here, memory, exchange, draw
+        rules = ModelRules(
+            clock, drain_s, check, allow_import, hears, adapt, here, memory, draw, exchange
         )
         super().__init__(rules, draw, preload=preload)
         self._watching: Watching | None = None

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from headrace_models.changes import Change
     from headrace_models.exchange.options import Exchange
     from headrace_models.memory.budget import Holding
+    from headrace_models.model import ModelRules
     from headrace_models.sources import Entries
-    from headrace_models.version import Rules, Version
+    from headrace_models.version import Version
 
     Config = str | PathLike[str] | Mapping[str, Any] | PipelineConfig
     Others = bool | Collection[str]
@@ -35,7 +36,7 @@ __all__ = ["Operations", "kept_first"]
 class Operations(Requests):
     """The part of `headrace_models.Models` that changes which models serve, and says how they are."""
 
-    def __init__(self, rules: Rules, draw: Callable[[], float], *, preload: bool) -> None:
+    def __init__(self, rules: ModelRules, draw: Callable[[], float], *, preload: bool) -> None:
         super().__init__(rules.clock)
         self._rules = rules
         if rules.memory is not None:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from headrace import Pipeline, PipelineConfig
     from headrace_models.builds import Build
     from headrace_models.changes import Listeners, State
-    from headrace_models.exchange.options import Exchange
     from headrace_models.memory.budget import Memory
     from headrace_models.sources import Source
 
@@ -44,7 +43,7 @@ _LONGEST_RETRY_S = 60.0
 
 @dataclass(frozen=True)
 class Rules:
-    """What holds for all models.
+    """What holds for all versions.
 
     Attributes:
         clock: Returns the time in seconds.
@@ -55,7 +54,6 @@ class Rules:
         adapt: Called with the given configuration of a model and the checked one. Returns the configuration to build.
         models: Gives the models, for backends that call others.
         memory: The budget of memory, None for no bound.
-        exchange: Gives how an update of a model, by name and version, proves itself. None: it need not.
         draw: Returns a random number in [0, 1).
     """
 
@@ -67,7 +65,6 @@ class Rules:
     adapt: Callable[[Any, PipelineConfig], PipelineConfig] | None = None
     models: Callable[[], Any] = lambda: None
     memory: Memory | None = None
-    exchange: Callable[[str, str], Exchange | None] = lambda *_: None
     draw: Callable[[], float] = random.random
 
 
