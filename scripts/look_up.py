@@ -24,7 +24,7 @@ from headrace_cli.installed import plugin_commands
 from headrace_cli.lint.codes import CODES
 from headrace_cli.names import COMMANDS
 from headrace_serve.http.metrics import Snapshot, encoded
-from headrace_serve.models.updates import Comings
+from headrace_serve.models.updates import LoadCounts
 from headrace_serve.monitoring.counters import Counters
 from headrace_text import table as folders
 from headrace_triton.schema import MESSAGES
@@ -299,7 +299,7 @@ def metrics_page() -> str:
             metrics="server",
             worker=None,
             following=SimpleNamespace(
-                comings=Comings(),
+                comings=LoadCounts(),
                 memory_of=lambda *_: {"state": "present", "memory": {"bytes": {"host": 1}}},
             ),
         )

@@ -17,11 +17,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 from counts import halves, lines_below
 from distributions import ROOT, folders
 
-LINES = {"core": 13_495, "kernel": 6_765, "language": 6_730}
+LINES = {"core": 13_485, "kernel": 6_815, "language": 6_670}
 """The most lines of code of core, and of its halves."""
 
-TESTS_OF_CORE = 22_045
-SOURCES = 86_880
+TESTS_OF_CORE = 22_245
+SOURCES = 86_670
 
 
 def test_core_is_no_larger():
