@@ -298,8 +298,8 @@ def metrics_page() -> str:
             ready=True,
             metrics="server",
             worker=None,
-            following=SimpleNamespace(
-                comings=LoadCounts(),
+            updates=SimpleNamespace(
+                load_counts=LoadCounts(),
                 memory_of=lambda *_: {"state": "present", "memory": {"bytes": {"host": 1}}},
             ),
         )

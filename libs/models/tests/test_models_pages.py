@@ -55,5 +55,5 @@ def test_every_state_of_the_table_is_one_and_every_one_is_there():
 
     from headrace_models.changes import State
 
-    table = README.text.partition("| state | requests |")[2]
+    table = README.text.partition("| state | requests |")[2].partition("\n\n")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(get_args(State))
