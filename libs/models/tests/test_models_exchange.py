@@ -552,3 +552,12 @@ def test_a_canary_whose_new_model_hangs_answers_with_the_old_one(call, end):
         client.join(BOUND_S)
         assert answers[0]["result"].shape == (1, 1)
         Gives.gate.set()
+
+
+def test_who_is_told_of_its_pipeline_has_it_before_the_status_shows_it():
+    shown = []
+    with Models({"m": UPPER}) as models:
+        models.subscribe(lambda _: shown.append(models.status()["m"]["exchange"]))
+        models.update("m", TITLE, exchange=always())
+        assert set(shown) == {None}
+        assert models.status()["m"]["exchange"]["outcome"] == ""

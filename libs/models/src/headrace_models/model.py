@@ -237,8 +237,8 @@ class Model:
             if exchange is None:
                 self._switch(old, new, keep=not stays)
             else:
-                self.exchanging.start(exchange, old, new, keep=not stays)
-                self._tell(old, "ready", pipeline=old.pipe)
+                tell = partial(self._tell_exchange, old)
+                self.exchanging.start(exchange, old, new, keep=not stays, tell=tell)
             return new.number
 
     def _build_aside(
@@ -303,6 +303,10 @@ class Model:
             self.places.pop(gone.number, None)
         del self.previous[:-_KEPT]
         old.on_demand = False
+
+    def _tell_exchange(self, old: Version) -> None:
+        """Have requests sent to the pipeline of an exchange."""
+        self._tell(old, "ready", pipeline=old.pipe)
 
     def _conclude(self, trial: Trial) -> None:
         """Let the version leave that the outcome of an exchange is against."""

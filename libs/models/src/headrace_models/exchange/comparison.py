@@ -41,6 +41,7 @@ class Trial:
         original: The pipeline of the old one.
         outcome: ``passed``, ``failed``, ``not judged``, ``stopped`` or ``taken``. ``""`` while it goes on.
         reason: Why.
+        has_begun: Whether it compares, or has compared.
 
     Args:
         over: Called with it, in a thread of its own, once it has an outcome by itself.
@@ -72,7 +73,7 @@ class Trial:
         self._pairs: set[Pair] = set()
         self._ended: SimpleQueue[Pair | None] = SimpleQueue()
         self._tally = Tally()
-        self.outcome = self.reason = ""
+        self.outcome, self.reason, self.has_begun = "", "", False
 
     @property
     def is_for_new(self) -> bool:
@@ -81,6 +82,7 @@ class Trial:
 
     def start(self) -> None:
         """Compare in a thread of its own until there is an outcome."""
+        self.has_begun = True
         share, kind = f"{self.exchange.share:.1%}", self.exchange.compare
         _log.info("an exchange of model %r begins: %s, %s", self.new.title, kind, share)
         name = f"headrace-models-{self.new.title}-exchange"

@@ -78,8 +78,19 @@ class Phase:
                 return version.number
         return ""
 
-    def start(self, exchange: Exchange, old: Version, new: Version, *, keep: bool) -> None:
-        """Let a new version run requests beside the old one, until one of them leaves."""
+    def start(
+        self,
+        exchange: Exchange,
+        old: Version,
+        new: Version,
+        *,
+        keep: bool,
+        tell: Callable[[], None],
+    ) -> None:
+        """Let a new version run requests beside the old one, until one of them leaves.
+
+        Whoever is told of the pipeline of the old one, by ``tell``, has it before `status` shows the exchange.
+        """
         with self._guard:
             self._check_open()
             self._trial = trial = Trial(
@@ -88,6 +99,7 @@ class Phase:
             old.pipe, old.reason = Sampled(trial), ""
             new.state, new.reason = "loading", f"compared with version {old.number}"
             old.holding.prepared = new.holding.prepared = True
+        tell()
         trial.start()
 
     def _end_by_itself(self, trial: Trial) -> None:
@@ -141,7 +153,7 @@ class Phase:
     def status(self, versions: dict[str, dict[str, Any]]) -> dict[str, Any] | None:
         """Return how the exchange goes, or how the last one has ended; and say in the status of its new version how it goes."""
         trial = self._trial
-        if trial is None:
+        if trial is None or not trial.has_begun:
             return self._last
         versions.get(trial.new.number, {})["reason"] = trial.summary()
         return trial.status()
