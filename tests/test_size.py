@@ -21,7 +21,7 @@ LINES = {"core": 13_485, "kernel": 6_815, "language": 6_670}
 """The most lines of code of core, and of its halves."""
 
 TESTS_OF_CORE = 22_245
-SOURCES = 86_670
+SOURCES = 86_680
 
 
 def test_core_is_no_larger():
