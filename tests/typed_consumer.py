@@ -12,6 +12,7 @@ import pydantic
 from typing_extensions import assert_type
 
 import headrace
+from headrace.futures import RequestFuture
 from headrace.keys import Request  # noqa: TC001 - as a user writes it
 
 
@@ -69,7 +70,9 @@ with headrace.pipe({"backend": "Scale"}) as pipe:
     assert_type(pipe, headrace.Pipeline)
     assert_type(pipe({"data": 1}), dict[str, Any])
     assert_type(pipe([{"data": 1}], timeout=2.5, priority=1), list[dict[str, Any]])
-    assert_type(pipe.submit({"data": 1}), Future[dict[str, Any]])
+    assert_type(pipe.submit({"data": 1}), RequestFuture)
+    future: Future[dict[str, Any]] = pipe.submit({"data": 1})
+    assert_type(future.result(), dict[str, Any])
     assert_type(pipe.submit({"data": 1}).result(), dict[str, Any])
     assert_type(pipe.submit([{"data": 1}])[0].result(timeout=1), dict[str, Any])
     assert_type(pipe.config, headrace.PipelineConfig)
