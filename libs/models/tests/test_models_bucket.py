@@ -12,6 +12,7 @@ import pytest
 from environments import environment_with
 
 import headrace
+import headrace_formats
 import headrace_models
 
 HERE = Path(__file__).parent
@@ -21,7 +22,8 @@ NEEDS = ["s3fs", "moto[server]", "boto3", "pluggy", "pydantic>=2.7,<3", "typing-
 @pytest.mark.peers
 @pytest.mark.skipif(sys.platform == "win32", reason="the program of an environment is elsewhere")
 def test_an_address_with_a_version_gives_that_version(tmp_path):
-    sources = [str(Path(one.__file__).parents[1]) for one in (headrace, headrace_models)]
+    packages = (headrace, headrace_formats, headrace_models)
+    sources = [str(Path(package.__file__).parents[1]) for package in packages]
     done = subprocess.run(
         [environment_with(*NEEDS) / "python", HERE / "bucket_program.py", tmp_path],
         env={
