@@ -444,16 +444,22 @@ def test_closed_models_end_it():
     assert {one["state"] for one in models.status()["m"]["versions"].values()} == {"unloaded"}
 
 
-@pytest.mark.parametrize("compare", ["shadow", "canary"])
-def test_a_request_on_which_a_backend_runs_is_not_cancelled(compare):
-    entered = threading.Event()
+@pytest.fixture
+def entered():
+    """Register the backend ``Runs``, which says that it runs, and then does as ``Gives``."""
+    event = threading.Event()
 
     class Runs(Gives):
         def forward(self, batch):
-            entered.set()
+            event.set()
             super().forward(batch)
 
     headrace.register("Runs", Runs, replace=True)
+    return event
+
+
+@pytest.mark.parametrize("compare", ["shadow", "canary"])
+def test_a_request_on_which_a_backend_runs_is_not_cancelled(compare, entered):
     with Models({"m": {"backend": "Runs(waits=true)"}}) as models:
         models.update("m", {"backend": "Gives"}, exchange=always(compare=compare))
         future = models.submit("m", {"data": 1})
@@ -464,15 +470,7 @@ def test_a_request_on_which_a_backend_runs_is_not_cancelled(compare):
 
 
 @pytest.mark.parametrize("compare", ["shadow", "canary"])
-def test_a_request_that_waits_is_withdrawn(compare):
-    entered = threading.Event()
-
-    class Runs(Gives):
-        def forward(self, batch):
-            entered.set()
-            super().forward(batch)
-
-    headrace.register("Runs", Runs, replace=True)
+def test_a_request_that_waits_is_withdrawn(compare, entered):
     with Models({"m": {"backend": "Runs(waits=true)"}}) as models:
         models.update("m", {"backend": "Gives"}, exchange=always(compare=compare))
         first = models.submit("m", {"data": 1})
