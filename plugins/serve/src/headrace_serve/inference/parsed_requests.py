@@ -130,9 +130,8 @@ class PlainOutputs:
         parts: list[bytes | memoryview] = [self.head]
         if (names is not None) is not (type(result) is dict):
             return None
-        for name in self.absent:
-            if name in result:
-                return None
+        if any(name in result for name in self.absent):
+            return None
         for name, (dtype, shape) in zip(names or (None,), self.forms, strict=True):
             array = result if name is None else result.get(name)
             if type(array) is not np.ndarray or array.dtype != dtype or array.shape != shape:
