@@ -391,8 +391,9 @@ class Exchange(AccessLine):
         size = len(body)
         if size > self.limits.max_body_bytes or (most is not None and size > most):
             return None
-        self.hold(size)
-        self.note_received(size)
+        if not self._received:
+            self.hold(size)
+            self.note_received(size)
         return body
 
     def note_answered(self, inferences: int) -> None:

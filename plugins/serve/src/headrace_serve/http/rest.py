@@ -25,7 +25,7 @@ from headrace_serve.errors import (
 )
 from headrace_serve.http import extensions as rest_extensions
 from headrace_serve.http import openapi
-from headrace_serve.http.api_requests import handler_of
+from headrace_serve.http.api_requests import handlers_of
 from headrace_serve.http.endpoints import Direct, Endpoint, completed
 from headrace_serve.http.exchange import Exchange, Reply, Wire
 from headrace_serve.http.generate import generate, generate_stream
@@ -243,14 +243,16 @@ def _table(service: Service, *, admin: bool) -> list[Route]:
 
     def api_route(place: str, api: ApiRoute) -> Route:
         method, path = place.split()
+        handler, direct = handlers_of(api)
         endpoint: Any = Endpoint(
             service,
             place,
-            handler_of(api),
+            handler,
             api.right,
             costs=method == "POST" or api.right is not None,
             later="{model}" not in path,
             error=api.error,
+            direct=direct,
         )
         if path.endswith("/{model}"):  # clients do not quote the slashes of a name
             path = f"{path[:-1]}:path}}"

@@ -8,7 +8,7 @@ import numpy as np
 import orjson
 
 from headrace.errors import InputError
-from headrace_serve.client_input import loads, whole_number
+from headrace_serve.client_input import whole_number
 from headrace_serve.datatypes import ONLY_BINARY, as_json_values, from_json
 from headrace_serve.errors import ItemError, NotJsonError
 from headrace_serve.http.exchange import SMALL_JSON_BYTES, Reply
@@ -139,8 +139,9 @@ async def read_body(
     known = model.rest_requests.known.get(head) if header_length else None
     if known is not None and known.size == len(binary):
         return _filled(known, binary), known.wanted
-    document = exchange.document
-    parsed: Any = await exchange.parsed(head, loads if document is None else lambda _: document)
+    parsed: Any = exchange.document
+    if parsed is None:
+        parsed = await exchange.parsed(head)
     exchange.note_identifier(parsed)
     document = _object("the request", parsed, _KEYS)
     if document.get("model_name", model.name) != model.name:
