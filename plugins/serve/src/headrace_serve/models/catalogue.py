@@ -177,12 +177,12 @@ class Catalogue:
         Args:
             before: The models that are served no more. Their requests are measured no more.
         """
+        for model in before:  # while their pipelines still give leases
+            if self.get(model.name, model.version) is not model:
+                model.leave()
         if self._prepared is not None:
             self.held.entries.update(self._entries)
             self._prepared.switch()
-        for model in before:
-            if self.get(model.name, model.version) is not model:
-                model.leave()
 
     def wait(self, timeout: float) -> None:
         """Wait after `switch` until the pipelines of before are closed, at most ``timeout`` seconds."""
