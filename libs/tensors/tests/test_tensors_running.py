@@ -206,6 +206,25 @@ def test_requests_with_other_bytes_in_an_input_without_batch_axis_run_apart():
     assert sorted(runner.engine.rows) == [1, 1, 1, 3]
 
 
+@pytest.mark.parametrize("ragged", ["group", "refuse"])
+def test_requests_are_cut_into_runs_of_as_many_rows_as_the_engine_takes(ragged):
+    runner = Runner(lambda x: [-x], [X], [Y], about={"high_rows": 4}, ragged=ragged)
+    rows = {"data": np.ones((3, 3), F32), "request_size": 3}
+    found = runner.results(rows, rows, *[{"data": k * ONES} for k in range(6)])
+    assert [one.tolist() for one in found[2:]] == [[-k] * 3 for k in range(6)]
+    assert sum(runner.engine.rows) == 12
+    assert max(runner.engine.rows) == 4
+
+
+def test_a_run_of_one_row_refuses_no_shape_for_its_neighbours():
+    """Each request is a run of its own, so that there is no first one whose shape the others must have."""
+    runner = Runner(lambda x: [-x], RAGGED[:1], RAGGED[1:], about={"high_rows": 1}, ragged="refuse")
+    assert [one.shape for one in runner.results(*samples(4, 5, 4, 6))] == [(4,), (5,), (4,), (6,)]
+    whole = Runner(lambda x: [x.sum()], RAGGED[:1], [port("y", axis=None)], unbatched=["y"])
+    assert [float(one) for one in whole.results(*samples(4, 5, 4))] == [4, 5, 4]
+    assert whole.engine.rows == [1, 1, 1]
+
+
 def test_an_output_without_the_rows_of_its_run_is_an_error_of_that_run():
     """A negative number in a row removes the row, which random numbers from 0 to 1 do not show."""
     runner = Runner(lambda x: [x[x.min(1) >= 0]], [port("x", "n", 2)], [port("y", "n", 2)])
