@@ -32,6 +32,7 @@ NOUNS = {
     "apis": "API",
     "readers": "kind of file",
     "fetchers": "scheme",
+    "records": "file of records",
 }
 """What plugins offer besides backends, and the word for an entry of each kind."""
 
