@@ -14,8 +14,7 @@ from headrace_models.builds import Build
 from headrace_models.changes import Change
 from headrace_models.closing import close_all
 from headrace_models.errors import UnknownModelError, UnloadedError
-from headrace_models.exchange.options import Exchange
-from headrace_models.exchange.phase import Phase
+from headrace_models.exchange.phase import Phase, check_exchange
 from headrace_models.probes import InstancesProbe, MemoryProbe
 from headrace_models.version import Place, Rules, Version, again, as_headrace_error, first_line
 
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from headrace import Pipeline
     from headrace_models.changes import State
     from headrace_models.exchange.comparison import Trial
+    from headrace_models.exchange.options import Exchange
     from headrace_models.sources import Source
 
 __all__ = ["Model", "ModelRules"]
@@ -222,7 +222,7 @@ class Model:
         with self._operation(), self._replacing(number) as old:
             if device is None:
                 exchange = exchange or self._rules.exchange(self.name, old.number)
-                Exchange.check(exchange)
+                check_exchange(exchange)
             if exchange is not None:
                 exchange.judge(allow_import=self._rules.allow_import)
             stays = number is not None or device is not None

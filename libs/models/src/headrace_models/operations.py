@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ClosedError, ConfigError, HeadraceError, Problem
 from headrace_models.errors import UnknownModelError
-from headrace_models.exchange.options import Exchange
+from headrace_models.exchange.phase import check_exchange
 from headrace_models.model import Model
 from headrace_models.prepared import Prepared
 from headrace_models.requests import Requests
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from headrace import Pipeline, PipelineConfig
     from headrace_models.changes import Change
+    from headrace_models.exchange.options import Exchange
     from headrace_models.memory.budget import Holding
     from headrace_models.model import ModelRules
     from headrace_models.sources import Entries
@@ -217,7 +218,7 @@ class Operations(Requests):
             ConfigError, SetupError, PluginError: It is wrong, or could not be built. Nothing has changed, and the
                 old version serves on. Its ``reason`` in `status` says why.
         """
-        Exchange.check(exchange)
+        check_exchange(exchange)
         if config is not None:
             read_entries({split(name)[0]: config})
         model, number = self._model(name), split(name)[1]

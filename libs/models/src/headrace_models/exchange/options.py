@@ -86,17 +86,6 @@ class Exchange(BaseModel):
         if texts:
             raise ConfigError([Problem("exchange", text, hint=hint) for text in sorted(texts)])
 
-    @staticmethod
-    def check(given: object) -> None:
-        """Check that what an update was given is an exchange, or None for none.
-
-        Raises:
-            ConfigError: It is something else.
-        """
-        if given is not None and not isinstance(given, Exchange):
-            text = f"an exchange is a headrace_models.Exchange, got {type(given).__name__}"
-            raise ConfigError(Problem("exchange", text, hint="Write Exchange(share=0.05, ...)."))
-
     def rtol_of(self, output: str) -> float:
         """Return the relative tolerance of an output."""
         return self.rtol.get(output, 1e-5) if isinstance(self.rtol, dict) else self.rtol
