@@ -794,6 +794,93 @@ def test_a_canary_whose_new_model_hangs_answers_with_the_old_one(call, end):
         Gives.gate.set()
 
 
+class Waits(headrace.Backend):
+    """Wait for the word of one side, then answer with the side, or fail."""
+
+    class Options(headrace.Options):
+        positional = ("side",)
+        side: str = "old"
+        fails: bool = False
+
+    def init(self, options, context):
+        self.options = options
+
+    def forward(self, batch):
+        side = self.options.side
+        self.entered[side].set()
+        for request in batch:
+            self.ran[side].append(request["data"])
+        assert self.go_on[side].wait(BOUND_S)
+        if self.options.fails:
+            raise ValueError("it fails")
+        for request in batch:
+            request["result"] = side
+
+
+@pytest.fixture
+def sides():
+    """Register ``Waits``, each side of which says that it runs and what it has run, and waits for a word."""
+    for each in ("entered", "go_on"):
+        setattr(Waits, each, {"old": threading.Event(), "new": threading.Event()})
+    Waits.ran = {"old": [], "new": []}
+    headrace.register("Waits", Waits, replace=True)
+    yield Waits
+    for event in Waits.go_on.values():
+        event.set()
+
+
+ENDINGS = {
+    "stopped": lambda models: models.end_exchange("m"),
+    "taken": lambda models: models.end_exchange("m", take=True),
+    "a further change": lambda models: models.update("m", UPPER),
+    "replaced": lambda models: models.replace({"m": UPPER}),
+    "unloaded": lambda models: models.unload("m"),
+}
+
+
+@pytest.mark.parametrize("compare", ["shadow", "canary"])
+@pytest.mark.parametrize("fails", [False, True], ids=["answers", "fails"])
+@pytest.mark.parametrize("is_first", ["old", "new", ""])
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_the_end_gives_an_open_pair_the_outcome_of_the_old_model(
+    ending, is_first, fails, compare, sides
+):
+    old = {"backend": f"Waits(old,fails={str(fails).lower()})"}
+    with Models({"m": old}, drain_s=0.0) as models:
+        models.update("m", {"backend": "Waits(new)"}, exchange=always(compare=compare))
+        client = models.submit("m", {"data": 1})
+        for entered in sides.entered.values():
+            assert entered.wait(BOUND_S)
+        if is_first:
+            sides.go_on[is_first].set()
+        ENDINGS[ending](models)
+        sides.go_on["old"].set()  # the new one may hang on
+        if fails:
+            with pytest.raises(BackendError, match="it fails"):
+                client.result(BOUND_S)
+        else:
+            assert client.result(BOUND_S)["result"] == "old"
+        sides.go_on["new"].set()
+
+
+def test_the_end_withdraws_copies_that_wait(sides):
+    left = threading.Event()
+    sides.go_on["old"].set()
+    with Models({"m": {"backend": "Waits(old)"}}) as models:
+        models.update("m", {"backend": "Waits(new)"}, exchange=always())
+        models.subscribe(
+            lambda change: (change.version, change.state) == ("2", "unloaded") and left.set()
+        )
+        assert asked(models, 1, 0) == ["old"]
+        assert sides.entered["new"].wait(BOUND_S)
+        for number in range(1, 5):
+            assert asked(models, 1, number) == ["old"]
+        models.end_exchange("m")
+        sides.go_on["new"].set()
+        assert left.wait(BOUND_S)
+    assert sides.ran == {"old": [0, 1, 2, 3, 4], "new": [0]}
+
+
 def test_who_is_told_of_its_pipeline_has_it_before_the_status_shows_it():
     shown = []
     with Models({"m": UPPER}) as models:
