@@ -111,6 +111,7 @@ def test_any_mixture_of_places_gives_the_same(torch, start, matmul, to, graph):
     backend = start(
         path, {"device": DEVICE, "batch": {"max": 8}}, output_device=to, cuda_graph=graph
     )
+    assert backend.describe()["cuda_graphs"] == ([1, 2, 4, 8] if graph else [])
     for resident in ((), (0,), (1, 3), (0, 1, 2, 3)):
         arrays = [samples_of(1)[0], samples_of(2, 1), samples_of(1, 2)[0], samples_of(3, 3)]
         batch = []
@@ -356,22 +357,6 @@ def test_what_a_caller_has_just_started_on_the_second_device_comes_first(torch, 
         assert backend([request]) is None
         np.testing.assert_array_equal(request["result"], x @ weights)
         assert torch.cuda.current_device() == 0
-
-
-def test_an_input_without_batch_axis_on_the_device_is_refused(torch, start, save):
-    path = save(
-        [("Mul", ["x", "k"], ["y"], {})],
-        [("x", T.FLOAT, ["n", 3]), ("k", T.FLOAT, [])],
-        [("y", T.FLOAT, ["n", 3])],
-    )
-    backend = start(path, {"device": DEVICE})
-    x = torch.ones(3, device=DEVICE)
-    wrong, right = {"x": x, "k": torch.tensor(2.0, device=DEVICE)}, {"x": x, "k": 2.0}
-    error, none = backend([wrong, right])
-    assert isinstance(error, InputError)
-    assert error.key == "k"
-    assert none is None
-    assert right["result"].tolist() == [2, 2, 2]
 
 
 def test_one_wait_per_batch(torch, matmul, monkeypatch):
