@@ -27,21 +27,6 @@ def run(backend, *requests):
     return [request["result"] for request in batch]
 
 
-def test_a_fixed_axis_in_front_of_the_batch_is_told(start, one_to_one):
-    path = one_to_one(["batch", 4, 2], op="Transpose", out_shape=[4, "batch", 2], perm=[1, 0, 2])
-    with pytest.raises(SetupError, match=r"output y \[4, 'batch', 2\]") as caught:
-        start(path)
-    assert "batch_axis = {y = 1}" in caught.value.hint
-    without = one_to_one([None, 4, 2], op="Transpose", out_shape=[4, None, 2], perm=[1, 0, 2])
-    with pytest.raises(SetupError, match="output 'y'") as caught:
-        start(without)
-    assert "batch_axis = {y = 1}" in caught.value.hint
-    rows = np.arange(24, dtype=F32).reshape(3, 4, 2)
-    found = run(start(path, batch_axis={"y": 1}), *({"data": row} for row in rows))
-    for one, row in zip(found, rows, strict=True):
-        np.testing.assert_array_equal(one, row)
-
-
 @pytest.fixture
 def scaled(save):
     return save(
