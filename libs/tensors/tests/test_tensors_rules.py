@@ -124,6 +124,15 @@ def test_the_first_axis_of_an_output_bears_the_name_of_the_batch(names, shape, h
     refuse_other_axes((IDS,), (out,), told=["out"])
 
 
+def test_an_output_with_the_names_of_two_batch_axes_is_refused_where_requests_share_a_run():
+    a, b = (Port(name, "float32", (None, 4), True, names=(name, None)) for name in "ab")
+    out = Port("y", "float32", (None, None), True, names=("a", "b"))
+    refuse_other_axes((a, b), (out,))
+    with pytest.raises(SetupError, match=r"output y .* two batch axes") as caught:
+        refuse_other_axes((a, b), (out,), told=["y"], shared=True)
+    assert "max = 1" in caught.value.hint
+
+
 def test_outputs_that_do_not_follow_the_rows_are_refused_by_a_run():
     signature = Signature((X,), (Port("y", "float32", (None,), True),))
     seen = []

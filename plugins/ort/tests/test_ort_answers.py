@@ -320,3 +320,14 @@ def test_a_sample_shorter_than_the_kernel_fails_alone_among_longer_ones(save):
         assert long.result()["result"].shape == (1, 3)
         with pytest.raises(headrace.errors.HeadraceError):
             lone.result()
+
+
+def test_names_of_two_batch_axes_are_read_from_the_file(start, save):
+    path = save(
+        [("Transpose", ["b"], ["across"], {}), ("MatMul", ["a", "across"], ["y"], {})],
+        [("a", T.FLOAT, ["image", 4]), ("b", T.FLOAT, ["text", 4])],
+        [("y", T.FLOAT, ["image", "text"])],
+    )
+    with pytest.raises(SetupError, match=r"output y .*'image', 'text'.* two batch axes"):
+        start(path, batch_axis={"y": 0})
+    start(path, {"batch": {"max": 1}})
