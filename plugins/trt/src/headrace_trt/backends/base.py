@@ -60,9 +60,9 @@ class EngineWord(headrace.Backend):
 
     def _offer(self, context: headrace.InitContext, engine: Engine) -> None:
         """Put the engine into the scope, where TensorrtInferTensor looks for it."""
-        found = context.store.scope.get_or_create(ENGINE, lambda: Held(engine))
-        if found.value is not engine:
-            found.value = None  # two backends provide an engine, so `engine_of` raises an error
+        cell = context.store.scope.get_or_create(ENGINE, lambda: Held(engine))
+        if cell.value is not engine:
+            cell.value = None  # two backends provide an engine, so `engine_of` raises an error
         self._engine = engine
 
 
@@ -82,20 +82,20 @@ def engine_of(context: headrace.InitContext) -> Engine:
                 hint="Write TensorrtInferTensor[Onnx2Tensorrt], or [LoadTensorrtEngine].",
             )
         return engine
-    held = context.store.scope.get(ENGINE)
-    if held is None:
+    cell = context.store.scope.get(ENGINE)
+    if cell is None:
         raise SetupError(
             "TensorrtInferTensor has no engine before it",
             hint="Write IoC[Onnx2Tensorrt,TensorrtInferTensor;TensorrtInferTensor], or"
             " TensorrtTensor, which puts the backends together.",
         )
-    if held.value is None:
+    if cell.value is None:
         raise SetupError(
             "two backends bring an engine into one IoC",
             hint="Give each engine an IoC of its own.",
         )
-    found: Engine = held.value
-    return found
+    value: Engine = cell.value
+    return value
 
 
 class Held:
@@ -124,8 +124,8 @@ def stream_of(context: headrace.InitContext, cuda: Cuda, ordinal: int) -> int:
     """Return the handle of the instance's stream. The first plugin that asks for it makes it."""
     from headrace_trt.running.memory import Stream
 
-    found = context.store.instance.get_or_create(("cuda.stream", ordinal), lambda: Stream(cuda))
-    return int(found.handle)
+    stream = context.store.instance.get_or_create(("cuda.stream", ordinal), lambda: Stream(cuda))
+    return int(stream.handle)
 
 
 def gathering_of(context: headrace.InitContext, name: str) -> Gathering:
@@ -134,14 +134,14 @@ def gathering_of(context: headrace.InitContext, name: str) -> Gathering:
     Raises:
         SetupError: There is no TensorrtInferTensor before it.
     """
-    held = context.store.scope.get(GATHERING)
-    if held is None:
+    cell = context.store.scope.get(GATHERING)
+    if cell is None:
         raise SetupError(
             f"{name} belongs behind a TensorrtInferTensor in the first phase of an IoC",
             hint="TensorrtTensor puts the backends together in the right order.",
         )
-    found: Gathering = held.value
-    return found
+    gathering: Gathering = cell.value
+    return gathering
 
 
 @contextlib.contextmanager

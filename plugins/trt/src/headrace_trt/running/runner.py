@@ -261,8 +261,8 @@ class Runner:
         # The engine may write an output on the host until the stream is synchronised.
         self._kept.append(raws)
         execution.enqueue()
-        wanted = raws[: len(self.signature.outputs)]
-        return [targets.resolved(raw) if -1 in raw.shape else raw for raw in wanted]
+        named = raws[: len(self.signature.outputs)]
+        return [targets.resolved(raw) if -1 in raw.shape else raw for raw in named]
 
     def _execute_graph(self, run: Run, pointers: Mapping[str, int]) -> list[Raw]:
         graphs, targets = self._graphs, self.outputs
