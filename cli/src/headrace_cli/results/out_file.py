@@ -67,12 +67,12 @@ class OutFile:
         place = bisect_left(self._done, mark)
         return place < len(self._done) and self._done[place] == mark
 
-    def line(self, path: str, what: str, value: Any) -> str:
+    def line(self, path: str, key: str, value: Any) -> str:
         """Return the line of an input: ``what`` is ``"result"`` or ``"error"``."""
         if not self._is_csv:
-            return as_json({"path": path, what: value}) + "\n"
-        text = value["message"] if what == "error" else shown(value)
-        return _row(map(escaped, [path, "", text] if what == "error" else [path, text, ""]))
+            return as_json({"path": path, key: value}) + "\n"
+        text = value["message"] if key == "error" else shown(value)
+        return _row(map(escaped, [path, "", text] if key == "error" else [path, text, ""]))
 
     def write(self, line: str) -> None:
         """Append a line, which is in the file when this returns."""
@@ -105,8 +105,8 @@ class OutFile:
         if self._is_csv:
             path, _, error = next(csv.reader([line]))
             return path, bool(error)
-        found = json.loads(line)
-        return found["path"], "error" in found
+        row = json.loads(line)
+        return row["path"], "error" in row
 
 
 def _row(cells: Any) -> str:
