@@ -9,12 +9,15 @@ import headrace
 from headrace.errors import BackendError, SetupError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Hashable, Iterator
 
     from headrace.keys import Request
     from headrace_trt.engines.engine import Engine
     from headrace_trt.libraries.cuda import Cuda
+    from headrace_trt.libraries.tensorrt import Library
     from headrace_trt.running.gathering import Gathering
+
+    EngineSource = tuple[Hashable, Callable[[Library, Cuda, int], Engine]]
 
 __all__ = [
     "ENGINE",
@@ -42,6 +45,26 @@ class EngineWord(headrace.Backend):
     writes: tuple[str, ...] | type = ()
     _engine: Engine | None = None
 
+    def source(self, options: Any, context: headrace.InitContext) -> EngineSource:
+        """Return an identity, equal for backends that ask for the same engine, and what makes the engine."""
+        raise NotImplementedError
+
+    def init(self, options: Any, context: headrace.InitContext) -> None:
+        """Take the engine from the node's store, or make it. Put it where TensorrtInferTensor looks for it."""
+        from headrace_trt.libraries.tensorrt import find_library
+
+        with device_errors_in_setup():
+            library = find_library(options.library)
+            cuda, ordinal = cuda_for(context)
+            identity, make = self.source(options, context)
+            engine = context.store.node.get_or_create(
+                ("headrace_trt.engine", ordinal, identity), lambda: make(library, cuda, ordinal)
+            )
+            cell = context.store.scope.get_or_create(ENGINE, lambda: Held(engine))
+            if cell.value is not engine:
+                cell.value = None  # two backends provide an engine, so `engine_of` raises an error
+            self._engine = engine
+
     def forward(self, batch: list[Request]) -> None:
         """Refuse the call, since TensorrtInferTensor runs the engine."""
         name = type(self).__name__
@@ -57,13 +80,6 @@ class EngineWord(headrace.Backend):
     def close(self) -> None:
         """Drop the reference to the engine, which is closed with the node."""
         self._engine = None
-
-    def _offer(self, context: headrace.InitContext, engine: Engine) -> None:
-        """Put the engine into the scope, where TensorrtInferTensor looks for it."""
-        cell = context.store.scope.get_or_create(ENGINE, lambda: Held(engine))
-        if cell.value is not engine:
-            cell.value = None  # two backends provide an engine, so `engine_of` raises an error
-        self._engine = engine
 
 
 def engine_of(context: headrace.InitContext) -> Engine:
