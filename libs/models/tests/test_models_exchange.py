@@ -425,6 +425,25 @@ def test_both_stay_in_memory_until_its_end():
         assert models.status()["n"]["state"] == "ready"
 
 
+@pytest.mark.parametrize("is_built", [False, True], ids=["refused", "prepared, then closed"])
+def test_who_prepares_others_ends_no_protection_of_an_exchange(is_built):
+    memory = Memory({"host": "3 GiB"}, sizes=dict.fromkeys("mno", "1 GiB"), min_stay_s=0)
+    with Models(dict.fromkeys("mno", UPPER), memory=memory) as models:
+        models("m", {"data": "ab"})
+        ends = Ends(models)
+        models.update("m", {**UPPER, "max": 4}, exchange=always())
+        if is_built:
+            models.prepare({"m": TITLE}, keep_others=True).close()
+        else:
+            with pytest.raises(OutOfMemoryError, match="These stay: m:1"):
+                models.replace(dict.fromkeys("mno", TITLE))
+        for name in "nono":  # both do not fit beside the two versions, and come by turns
+            models(name, {"data": "ab"})
+        assert models.status()["m"]["exchange"]["outcome"] == ""
+        asked(models, 20)
+        assert ends.wait()["exchange"]["outcome"] == "passed"
+
+
 def test_a_changed_file_begins_an_exchange_as_the_rules_say(tmp_path):
     file = tmp_path / "m.toml"
     file.write_text('backend = "Call(builtins:str.upper)"\n')

@@ -3,6 +3,7 @@
 import ctypes
 import gc
 import weakref
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -23,7 +24,10 @@ def behind(monkeypatch):
 class Runtime:
     """The call of CUDA that an array needs."""
 
+    streams: ClassVar[list[int]] = []
+
     def read(self, target, source, stream, ordinal):
+        self.streams.append(stream)
         ctypes.memmove(target.ctypes.data, source, target.nbytes)
 
 
@@ -135,8 +139,24 @@ def test_a_finished_array_has_nothing_to_wait_for(behind):
     )
     stream.close()
     array.__dlpack__(stream=9)
+    assert np.array_equal(array[1:].get(), BATCH.ravel()[1:4])
+    assert Runtime.streams.pop() == 0, "it waits for nothing, and its own stream may be gone"
     assert behind == []
     assert array.__cuda_array_interface__["stream"] is None
+
+
+def test_an_array_is_exported_where_it_is_and_in_the_order_of_the_readers_stream(behind):
+    array = on_device(BATCH)
+    for asked, order in ((None, [1]), (1, [1]), (5, [5]), (-1, [])):
+        array.__dlpack__(stream=asked)
+        assert behind == [(one, 7, 0) for one in order]
+        behind.clear()
+    assert array.__dlpack__(dl_device=(1, 0)) is not None  # a copy on the host
+    for elsewhere in ({"copy": True}, {"dl_device": (2, 1)}):
+        with pytest.raises(BufferError, match="without a copy"):
+            array.__dlpack__(**elsewhere)
+    found = read_capsule(array.__dlpack__(copy=False, dl_device=(2, 0), max_version=(1, 0)))
+    assert (found.pointer, found.shape, found.device) == (array.pointer, (4, 2, 3), (2, 0))
 
 
 class Plain:

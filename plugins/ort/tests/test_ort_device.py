@@ -31,9 +31,7 @@ from headrace_tensors import (
     device_arrays,
     device_copies,
     entering,
-    read_capsule,
 )
-from headrace_tensors.device_arrays import read_on_device
 from headrace_testing import FakeClock
 
 STREAM_OPTIONS = on_device.stream_options
@@ -480,23 +478,6 @@ def test_what_lies_on_the_device_is_bound_where_it_is(device, start, one_to_one)
     )
 
 
-def test_a_result_is_sliced_and_copied_to_the_host(device, start, one_to_one):
-    backend = start(one_to_one(["n", 2, 3], op="Neg"), output_device="device")
-    request = {"data": ROWS, "request_size": 4}
-    assert backend([request]) is None
-    result = request["result"]
-    device.clear()
-    for part, rows in ((result, ROWS), (result[1], ROWS[1]), (result[2:], ROWS[2:])):
-        assert np.array_equal(part.get(), -rows)
-    assert np.array_equal([row.get() for row in result.rows()], -ROWS)
-    assert set(device) == {("read", 77, 0)}
-    backend._runner.end()
-    del request, result
-    gc.collect()
-    assert np.array_equal(part.get(), -ROWS[2:])  # a slice keeps the memory
-    assert device[-1] == ("read", 0, 0)  # its stream may be gone, and has nothing to wait for
-
-
 def test_the_rows_of_an_engine_are_the_batch_of_the_next_one(device, start, one_to_one):
     ends = []
     first, second = (
@@ -663,43 +644,6 @@ def test_arrays_on_the_device_are_checked_as_others_are(device, start, one_to_on
         assert word in str(bad)
 
 
-class CapsuleAlone:
-    """An array on the device of a library that has DLPack and nothing else."""
-
-    def __init__(self, values):
-        self.values = values
-
-    def __dlpack_device__(self):
-        return 2, 0
-
-    def __dlpack__(self, *, stream=None):
-        return self.values.__dlpack__()
-
-
-def test_arrays_with_dlpack_alone_are_bound_where_they_are(device, start, one_to_one):
-    backend = start(one_to_one(["n", 2, 3]))
-    device.clear()
-    batch = [{"data": CapsuleAlone(row)} for row in ROWS]
-    assert backend(batch) is None
-    assert not {"to device", "within"} & set(map(str, device))
-    assert [request["result"].tolist() for request in batch] == ROWS.tolist()
-    for wrong in (ROWS[:, :, ::2][0], ROWS[0].astype(np.complex64)):
-        (error,) = backend([{"data": CapsuleAlone(wrong)}])
-        assert isinstance(error, InputError)
-
-
-def test_libraries_without_dlpack_are_ordered_by_their_stream(device):
-    class Plain:
-        __cuda_array_interface__ = {**ROWS.__array_interface__, "version": 3, "stream": 9}  # noqa: RUF012
-
-    found = read_on_device(Plain(), cuda, 77, 0)
-    assert type(found) is DeviceArray
-    assert (found.shape, found.pointer) == (ROWS.shape, ROWS.ctypes.data)
-    assert device == [("behind", 77, 9, 0)]
-    assert read_on_device(ROWS, cuda, 77, 0) is None
-    assert read_on_device([1], cuda, 77, 0) is None
-
-
 def test_an_input_without_batch_axis_is_read_on_the_cpu_and_refused_elsewhere(device, start, save):
     path = save(
         [("Mul", ["x", "k"], ["y"], {})],
@@ -715,27 +659,6 @@ def test_an_input_without_batch_axis_is_read_on_the_cpu_and_refused_elsewhere(de
         assert (first.key, first.got) == ("k", "float32 [] on the device")
         assert others == [None] * (count - 1)
         assert all(np.array_equal(one["result"], ROWS[0, 0] * 2) for one in batch[1:])
-
-
-def test_a_result_is_exported_where_it_is_and_in_the_order_of_the_readers_stream(
-    device, start, one_to_one
-):
-    backend = start(one_to_one(["n", 2, 3]), output_device="device")
-    batch = [{"data": ROWS[0]}]
-    assert backend(batch) is None
-    result = batch[0]["result"]
-    device.clear()
-    for asked, order in ((None, [1]), (1, [1]), (5, [5]), (-1, [])):
-        result.__dlpack__(stream=asked)
-        assert device == [("behind", one, 77, 0) for one in order]
-        device.clear()
-    assert result.__dlpack__(dl_device=(1, 0)) is not None  # a copy on the host
-    for elsewhere in ({"copy": True}, {"dl_device": (2, 1)}):
-        with pytest.raises(BufferError, match="without a copy"):
-            result.__dlpack__(**elsewhere)
-    found = read_capsule(result.__dlpack__(copy=False, dl_device=(2, 0), max_version=(1, 0)))
-    assert (found.pointer, found.shape, found.device) == (result.pointer, (2, 3), (2, 0))
-    assert np.array_equal(back(result), ROWS[0])
 
 
 @pytest.mark.parametrize(
@@ -937,40 +860,6 @@ def test_a_batch_lets_go_of_the_interpreter_lock_to_run_and_to_wait_alone(
             assert called.count("cuEventRecord") == len(released)
         found = found if output_device == "cpu" else list(map(back, found))
         assert np.array_equal(found, -ROWS[order])
-
-
-@pytest.mark.parametrize("where", ["host", "device"])
-def test_it_has_run_one_row_and_two_before_the_first_request(
-    where, one_to_one, monkeypatch, request
-):
-    if where == "device":
-        request.getfixturevalue("device")
-    start = request.getfixturevalue("start")
-    seen = []
-    real = (onnxruntime.InferenceSession.run, onnxruntime.InferenceSession.run_with_iobinding)
-
-    def run(session, names, feeds, options=None):
-        seen.append(list(feeds.values()))
-        return real[0](session, names, feeds, options)
-
-    def run_bound(session, binding, options=None):
-        real[1](session, binding, options)
-        seen.append(binding.copy_outputs_to_cpu())
-
-    monkeypatch.setattr(onnxruntime.InferenceSession, "run", run)
-    monkeypatch.setattr(onnxruntime.InferenceSession, "run_with_iobinding", run_bound)
-    alone = {"batch": {"max": 1}}  # else rows are compared as well
-    start(one_to_one(["n", 2, 3]), alone)
-    assert [[array.shape for array in arrays] for arrays in seen] == [
-        [(1, 2, 3)],
-        [(2, 2, 3)],
-        [(2, 2, 3)],
-    ]
-    (one,), (two,), (other,) = seen
-    assert not np.array_equal(two, other)
-    assert not np.array_equal(one[0], one[0].flat[0] * np.ones_like(one[0])), "values differ"
-    start(one_to_one(["n", 2, "m"]), alone)
-    assert len(seen) == (3 if where == "device" else 6), "which length, a device is not asked"
 
 
 @pytest.mark.parametrize("cuda_graph", [False, True])
@@ -1214,11 +1103,3 @@ def test_what_a_callers_stream_has_queued_is_waited_for(device, marks, one_to_on
     me = threading.get_ident()
     assert sorted(marks.made) == [(me, 0, 100), (me, 0, 101), (me, 0, 102)]
     assert {stream for _, stream in marks.held_back} == {77}
-
-
-def test_nothing_is_marked_for_arrays_of_the_host(device, marks, one_to_one):
-    model = one_to_one(["n", 2, 3], op="Neg")
-    with headrace.pipe({"backend": "OnnxTensor", "model": str(model)}) as pipe:
-        request = {"data": ROWS[0], "more": [1, "text", ROWS], "table": {"x": ROWS}}
-        assert np.array_equal(pipe(request)["result"], -ROWS[0])
-    assert marks.made == marks.held_back == []

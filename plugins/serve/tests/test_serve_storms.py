@@ -189,7 +189,10 @@ def calls_per_request(server, requests, turns):
     return counted["calls"] / requests / turns
 
 
+@pytest.mark.parametrize("optional", [False, True])
 @pytest.mark.parametrize(("requests", "most"), [(1, 95), (10, 80)])
-def test_a_request_calls_few_functions(requests, most):
-    with Server(models(), port=0) as server:
+def test_a_request_calls_few_functions(requests, most, optional):
+    output = {"datatype": "FP32", "shape": [-1, -1], "optional": optional}
+    served = {**models(), "add": {"config": {"backend": "StormAdd"}, "outputs": {"sum": output}}}
+    with Server(served, port=0) as server:
         assert calls_per_request(server, requests, 20) <= most

@@ -9,9 +9,8 @@ import pytest
 from fake_device import FakeCuda, OnDevice
 
 from headrace.errors import InputError
-from headrace_tensors import device_copies, dlpack, host_array
+from headrace_tensors import device_copies, dlpack
 from headrace_tensors.device_arrays import DeviceArray, StreamRef, read_on_device
-from headrace_trt.engines.signature import Port
 from headrace_trt.libraries.cuda import Cuda, CudaError, device_of, request_error
 from headrace_trt.running.memory import Buffer, DevicePool, PinnedArena
 
@@ -36,35 +35,6 @@ class Exported:
     def __dlpack__(self, **_):
         a = self.array
         return dlpack.export_capsule(a.ctypes.data, a.shape, a.dtype.name, (1, 0), self.owner)
-
-
-@pytest.mark.parametrize(
-    ("dtype", "numbers", "expected"),
-    [
-        ("float32", [1 << 70, 0.5], [2.0**70, 0.5]),
-        ("float32", [1 << 130, 0.5], None),
-        ("float32", [1 << 1024, 0.5], None),
-        ("int64", [1 << 70, 1], None),
-        ("bfloat16", [1, 2.5], [1, 2.5]),
-        ("bfloat16", [float("inf"), 1], [float("inf"), 1]),
-        ("bfloat16", [1e39, 1], None),
-        ("bfloat16", [True, False], None),
-        ("float8_e4m3fn", [448, 1], [448, 1]),
-        ("float8_e4m3fn", [1000, 1], None),
-        ("float8_e4m3fn", [float("inf"), 1], None),
-    ],
-)
-def test_numbers_of_python_get_the_engines_type_unless_a_value_would_change(
-    dtype, numbers, expected
-):
-    port = Port("x", dtype, (None, 2), True, (1, 2), (1, 2), (8, 2))
-    if expected is None:
-        with pytest.raises(InputError) as caught:
-            host_array(numbers, port)
-        assert caught.value.key == "data"
-    else:
-        found = host_array(numbers, port)
-        assert (str(found.dtype), found.tolist()) == (dtype, expected)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "uint8", "int64", "bool"])

@@ -80,29 +80,6 @@ def test_what_a_callers_stream_has_queued_is_waited_for(
     assert {stream for stream, _ in waits}.isdisjoint({array.stream for array in arrays})
 
 
-def test_copies_of_a_request_wait_too(device, waits, plan, pipe, linear):
-    model, expected = linear
-    made = str(plan(model, {"x": ((1, 3), (4, 3), (8, 3))}))
-    nodes = {
-        "first": {"backend": "Identity", "next": "engine"},
-        "engine": {"backend": "TensorrtTensor", "model": made, "max": 8, "each": "list:data"},
-    }
-    p = pipe(**nodes)
-    one, two = samples(2)
-    answer = p({"data": 0, "list": [Queued(device, one), Queued(device, two)]})["result"]
-    assert np.allclose(answer[0], expected(one))
-    assert np.allclose(answer[1], expected(two))
-    assert len(waits) == 2
-
-
-def test_nothing_is_marked_for_arrays_of_the_host(device, waits, plan, pipe, linear):
-    model, expected = linear
-    p = pipe(backend="TensorrtTensor", model=str(plan(model, {"x": ((1, 3), (4, 3), (8, 3))})))
-    (sample,) = samples(1)
-    assert np.allclose(p({"data": sample})["result"], expected(sample))
-    assert waits == []
-
-
 @pytest.fixture
 def torch(device, monkeypatch):
     """A stand-in for torch: tensors lie on the device, and a stream of this thread writes them."""

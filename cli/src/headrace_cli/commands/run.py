@@ -35,7 +35,6 @@ from headrace_cli.source import hinting_at_a_file, is_file, source_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from concurrent.futures import Future
 
     from headrace_cli.interrupts import Interrupts
 
@@ -192,7 +191,7 @@ class _Run:
         self.seconds = 0.0
         self.interrupted = self._late = False
         self._advance: Callable[[], None] = _nothing
-        self._open: deque[tuple[Input, Future[Any] | InputError]] = deque()
+        self._begun: deque[tuple[Input, InputError | None]] = deque()
         self._window = _window(pipeline)
         self._ports = ports_of(pipeline)
 
@@ -232,44 +231,48 @@ class _Run:
         return self._late or any(part["busy"] for node in nodes for part in node["instances"])
 
     def _stream(self, inputs: Iterator[Input]) -> None:
-        for item in inputs:
-            if self.out is not None and self.out.holds(item.path):
-                self._advance()
-                continue
-            self._begin(item)
-            while self._open and (len(self._open) >= self._window or _done(self._open[0][1])):
-                self._print_next()
-        while self._open:
-            self._print_next()
-        sys.stdout.flush()
-
-    def _begin(self, item: Input) -> None:
+        answers = self.pipeline.map(
+            self._requests(inputs), ahead=self._window, timeout=self.timeout, on_error="give"
+        )
         try:
-            request = item.request(self._ports)
-        except InputError as error:
-            self._open.append((item, error))
-            return
-        # No more requests are open than the queue takes (`_window`), so `submit` does not wait here.
-        try:
-            with self.interrupts.held():
-                self._open.append((item, self.pipeline.submit(request, timeout=self.timeout)))
+            for answer in answers:
+                if self.interrupts.came:
+                    raise KeyboardInterrupt
+                self._print_refused()
+                self._print(self._begun.popleft()[0], answer)
         except ClosedError:
             if self.interrupts.came:
                 raise KeyboardInterrupt from None
             raise
+        self._print_refused()
+        sys.stdout.flush()
 
-    def _print_next(self) -> None:
-        item, outcome = self._open[0]
-        if not _done(outcome):
-            sys.stdout.flush()
-        error = outcome if isinstance(outcome, InputError) else outcome.exception()
-        if self.interrupts.came:
-            raise KeyboardInterrupt
-        self._open.popleft()
-        if error is None and not isinstance(outcome, InputError):
+    def _requests(self, inputs: Iterator[Input]) -> Iterator[dict[str, Any]]:
+        """Give the requests of the inputs. An input that is none is printed in its turn."""
+        for item in inputs:
+            if self.out is not None and self.out.holds(item.path):
+                self._advance()
+                continue
+            try:
+                request = item.request(self._ports)
+            except InputError as error:
+                self._begun.append((item, error))
+                continue
+            self._begun.append((item, None))
+            sys.stdout.flush()  # for who reads what has come while the next ones run
+            yield request
+
+    def _print_refused(self) -> None:
+        """Print the errors of inputs that come before the next answer."""
+        while self._begun and self._begun[0][1] is not None:
+            self._print(*self._begun.popleft())
+
+    def _print(self, item: Input, answer: Any) -> None:
+        error = answer if isinstance(answer, Exception) else None
+        if error is None:
             self.ok += 1  # before it is printed: Ctrl-C may come right after the line
             try:
-                self.printer.result(item, outcome.result().get("result"))
+                self.printer.result(item, answer.get("result"))
             except RequestError as unwritten:
                 self.ok -= 1
                 error = unwritten
@@ -321,10 +324,6 @@ class _Run:
 
 def _nothing() -> None:
     """Show no progress."""
-
-
-def _done(outcome: Future[Any] | InputError) -> bool:
-    return isinstance(outcome, InputError) or outcome.done()
 
 
 def _window(pipeline: headrace.Pipeline) -> int:

@@ -387,13 +387,14 @@ class Model:
     @contextlib.contextmanager
     def _replacing(self, number: str | None) -> Iterator[Version]:
         """Give the version that an operation replaces: it leaves for no other model meanwhile."""
+        owner = object()
         with self._guard:
             old = self.chosen(number)
-            old.holding.updating = True
+            old.holding.updating.add(owner)
         try:
             yield old
         finally:
-            old.holding.updating = False
+            old.holding.updating.discard(owner)
             if self._rules.memory is not None:
                 self._rules.memory.wake()
 

@@ -98,7 +98,8 @@ class Phase:
             )
             old.pipe, old.reason = Sampled(trial), ""
             new.state, new.reason = "loading", f"compared with version {old.number}"
-            old.holding.prepared = new.holding.prepared = True
+            for version in (old, new):
+                version.holding.prepared.add(trial)
         tell()
         trial.start()
 
@@ -139,7 +140,8 @@ class Phase:
         with self._guard:
             self._trial, self._last = None, trial.status()
             old.pipe = trial.original
-            old.holding.prepared = new.holding.prepared = False
+            for version in (old, new):
+                version.holding.prepared.discard(trial)
 
     def abandon(self, reason: str) -> list[Version]:
         """End the exchange that goes on, as the model leaves; return its new version, which is to be closed."""

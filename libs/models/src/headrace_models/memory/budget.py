@@ -52,8 +52,8 @@ class Holding:
         keep: Whether it never leaves for another one.
         idle_unload_s: Seconds without a request after which it leaves. None: it stays.
         reason: Why it leaves.
-        updating: Whether an operation is about to replace it, so that it does not leave meanwhile.
-        prepared: Whether it was prepared, or is to be replaced by what was prepared, so that it stays until the switch.
+        updating: The operations that are about to replace it: it does not leave before all of them have ended.
+        prepared: Who has it stay until a switch: exchanges that compare it, and what was prepared beside it or to replace it.
         replaces: What it is to replace, and what stays until then.
         since: When it was ready, by the clock of the budget. None before.
         leaving: Whether it was told to leave.
@@ -70,8 +70,8 @@ class Holding:
     keep: bool = False
     idle_unload_s: float | None = None
     reason: str = "evicted: another model needs its memory"
-    updating: bool = False
-    prepared: bool = False
+    updating: set[object] = field(default_factory=set)
+    prepared: set[object] = field(default_factory=set)
     replaces: Holding | None = None
     since: float | None = None
     leaving: bool = False
@@ -84,7 +84,7 @@ class Holding:
     @property
     def stays(self) -> bool:
         """Whether it never leaves, or not before a switch for which the same thread builds others."""
-        return self.keep or self.prepared
+        return self.keep or bool(self.prepared)
 
 
 class Memory:

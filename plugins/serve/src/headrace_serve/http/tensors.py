@@ -323,13 +323,14 @@ def _again(answer: Answer, wanted: list[str] | None, header: bytes) -> PlainOutp
     forms, ports = [], answer.model.signature.outputs
     for tensor in answer.outputs:
         if (
-            ports[tensor.name].optional
-            or tensor.datatype == "BF16"
+            tensor.datatype == "BF16"
             or tensor.parameters
             or tensor.array.dtype != DATATYPES[tensor.datatype]
         ):
             return None
         forms.append((tensor.array.dtype, tensor.array.shape))
     whole = len(ports) == 1 and not answer.by_name
-    names = list(ports) if wanted is None else wanted
-    return PlainOutputs(None if whole else names, forms, header, {HEADER_LENGTH: str(len(header))})
+    names = [tensor.name for tensor in answer.outputs]
+    absent = [name for name in (ports if wanted is None else wanted) if name not in names]
+    headers = {HEADER_LENGTH: str(len(header))}
+    return PlainOutputs(None if whole else names, forms, header, headers, absent)

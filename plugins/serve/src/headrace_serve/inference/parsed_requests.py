@@ -115,18 +115,22 @@ class PlainOutputs:
         forms: Dtype and shape of each.
         head: The JSON that is sent before their bytes.
         headers: The headers of the answer.
+        absent: Optional outputs that this answer lacks. One that has them is written anew.
     """
 
     names: Sequence[str] | None
     forms: Sequence[tuple[np.dtype[Any], tuple[int, ...]]]
     head: bytes
     headers: Mapping[str, str]
+    absent: Sequence[str] = ()
 
     def parts(self, result: Any) -> list[bytes | memoryview] | None:
         """Return the body of the answer for another result. None where it differs in more than its numbers."""
         names = self.names
         parts: list[bytes | memoryview] = [self.head]
         if (names is not None) is not (type(result) is dict):
+            return None
+        if any(name in result for name in self.absent):
             return None
         for name, (dtype, shape) in zip(names or (None,), self.forms, strict=True):
             array = result if name is None else result.get(name)
