@@ -234,8 +234,8 @@ def _files_below(folder: str, root: str) -> Iterator[Input]:
 def _entries(folder: str) -> Iterator[str | Input]:
     """Yield the paths in a folder, sorted. Of a million files their names alone are in memory."""
     try:
-        with os.scandir(folder) as found:
-            names = sorted(entry.name for entry in found if not entry.name.startswith("."))
+        with os.scandir(folder) as entries:
+            names = sorted(entry.name for entry in entries if not entry.name.startswith("."))
     except OSError as error:
         return iter([Input(folder, error)])
     return (os.path.join(folder, name) for name in names)  # noqa: PTH118 - any text

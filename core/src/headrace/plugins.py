@@ -144,12 +144,12 @@ def threads_apart(clock: Callable[[], float]) -> Iterator[None]:
     Args:
         clock: Gives the value of ``time.monotonic()`` in the block.
     """
-    with threads.apart(clock) as given:
+    with threads.apart(clock) as own_threads:
         try:
             yield
         finally:
             for engine in [*deadlocks.engines]:
-                if engine.box.threads is given and engine.state != "closed":
+                if engine.box.threads is own_threads and engine.state != "closed":
                     engine.close(drain=False, timeout=30.0)
 
 

@@ -308,7 +308,7 @@ class _Run:
     def hangs(self) -> bool:
         """Return whether a backend still runs after the end, or hangs in its ``close``."""
         nodes = self.pipeline.stats()["nodes"].values()
-        return self._late or any(one["busy"] for node in nodes for one in node["instances"])
+        return self._late or any(part["busy"] for node in nodes for part in node["instances"])
 
     def _stream(self, inputs: Iterator[Input]) -> None:
         answers = self.pipeline.map(
@@ -413,6 +413,6 @@ def _window(pipeline: headrace.Pipeline) -> int:
     """
     built = pipeline.describe()["nodes"].values()
     batches: int = sum(node["instance_num"] * (node["range"][1] or LEAST_WINDOW) for node in built)
-    asked = pipeline.config.plan().nodes.values()
-    room: int = min(node.keys.queue_size for node in asked)
+    nodes = pipeline.config.plan().nodes.values()
+    room: int = min(node.keys.queue_size for node in nodes)
     return max(1, min(room, max(LEAST_WINDOW, 4 * batches)))
