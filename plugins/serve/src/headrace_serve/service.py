@@ -18,7 +18,10 @@ from headrace.errors import (
     RequestsFailed,
 )
 from headrace.keys import REQUEST_ID
+from headrace_models.exchange.pipeline import Sampled
+from headrace_models.exchange.sample import CLIENT_DIGEST
 from headrace_serve.admission.allowing import check_allowed, check_metrics, check_origins
+from headrace_serve.admission.clients import client_digest
 from headrace_serve.admission.gate import Gate
 from headrace_serve.admission.limits import Limits
 from headrace_serve.admission.memory import MemoryAccount
@@ -388,8 +391,8 @@ class Service(MemoryAccount):
             limits = limits.until(line.until_s)
         if model.timed:
             asked.times = line.timed()
-        if self.keys is not None or line.timing is not None:
-            asked.client = self._client(line)
+        if self.keys is not None or line.timing is not None or isinstance(model.pipe, Sampled):
+            asked.client = self._client(model, line)
         started = time.perf_counter_ns()
         try:
             answer = await infer(
@@ -478,13 +481,14 @@ class Service(MemoryAccount):
         if line.until_s is not None:
             limits = limits.until(line.until_s)
         plain = self.keys is None and line.timing is None and not (parameters or model.timed)
+        plain = plain and not isinstance(model.pipe, Sampled)
         if plain and limits.max_timeout_ms is None:
             return UNBOUNDED
         return prepared(
             request,
             parameters,
             line.timed() if model.timed else None,
-            self._client(line),
+            self._client(model, line),
             limits=limits,
             priority_default=self.priority_default,
         )
@@ -499,7 +503,7 @@ class Service(MemoryAccount):
         """
         if model.timed:
             asked.times = line.timed()
-        asked.client = self._client(line)
+        asked.client = self._client(model, line)
         limits, default = self.limits.narrowed(model.limits), self.priority_default
         if line.until_s is not None:
             limits = limits.until(line.until_s)
@@ -511,9 +515,12 @@ class Service(MemoryAccount):
                 async for answer in each:
                     yield answer
 
-    def _client(self, line: AccessLine) -> dict[str, Any]:
-        """Return what the ``context`` of a request says of its client: the name of the key, how many keys there are, and where times go."""
-        return line.told(None if self.keys is None else len(self.keys))
+    def _client(self, model: Model, line: AccessLine) -> dict[str, Any]:
+        """Return what the ``context`` of a request says of its client: key, number of keys, where times go, in an exchange who it is."""
+        told = line.told(None if self.keys is None else len(self.keys))
+        if isinstance(model.pipe, Sampled):
+            told[CLIENT_DIGEST] = client_digest(line.key, line.client)
+        return told
 
     @contextlib.contextmanager
     def _counted(self, model: Model, line: AccessLine, requests: int = 1) -> Iterator[None]:
