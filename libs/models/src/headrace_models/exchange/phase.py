@@ -17,7 +17,22 @@ if TYPE_CHECKING:
     from headrace_models.exchange.options import Exchange
     from headrace_models.version import Rules, Version
 
-__all__ = ["Phase"]
+__all__ = ["Phase", "check_exchange"]
+
+
+def check_exchange(given: object) -> None:
+    """Check that what an update was given is an `Exchange`, or None for none.
+
+    Raises:
+        ConfigError: It is something else.
+    """
+    if given is None:
+        return
+    from headrace_models.exchange.options import Exchange  # it needs pydantic
+
+    if not isinstance(given, Exchange):
+        text = f"an exchange is a headrace_models.Exchange, got {type(given).__name__}"
+        raise ConfigError(Problem("exchange", text, hint="Write Exchange(share=0.05, ...)."))
 
 
 class Phase:
