@@ -70,11 +70,12 @@ class Ends:
     """Hears when the state of models has changed, and waits for the end of an exchange."""
 
     def __init__(self, models):
-        self.models, self.changed = models, threading.Condition()
+        self.models, self.changed, self.reasons = models, threading.Condition(), []
         models.subscribe(self.note)
 
-    def note(self, _):
+    def note(self, change):
         with self.changed:
+            self.reasons.append(change.reason)
             self.changed.notify_all()
 
     def wait(self, name="m"):
@@ -352,6 +353,9 @@ def test_a_verdict_is_of_pairs(case):
     for kind, number in kinds.items():
         assert f"{number} {kind}" in told["summary"]
     assert f"{compared} of 10 requests compared, clients: {told['clients']}" in told["summary"]
+    prefix = "" if outcome == "passed" else "not updated: "
+    assert f"{prefix}{told['summary']}" in ends.reasons
+    assert about["reason"] == ("" if outcome == "passed" else f"not updated: {told['summary']}")
 
 
 COUNTED = ("answered", "new failed", "new crashed")
