@@ -42,7 +42,10 @@ FLAT = [("Reshape", ["x", "all"], ["y"], {})], X, [("y", T.FLOAT, ["m"])], [("al
 def write(path, nodes, inputs, outputs, weights=(AXIS,), **saving):
     """Write a model of (op, inputs, outputs, attributes) nodes."""
     graph = helper.make_graph(
-        [helper.make_node(op, list(a), list(b), **attrs) for op, a, b, attrs in nodes],
+        [
+            helper.make_node(op, list(a), list(b), name=f"{op}_{i}".lower(), **attrs)
+            for i, (op, a, b, attrs) in enumerate(nodes)
+        ],
         "graph",
         [helper.make_tensor_value_info(*port) for port in inputs],
         [helper.make_tensor_value_info(*port) for port in outputs],

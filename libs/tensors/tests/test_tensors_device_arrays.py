@@ -145,6 +145,31 @@ def test_a_finished_array_has_nothing_to_wait_for(behind):
     assert array.__cuda_array_interface__["stream"] is None
 
 
+def test_an_array_is_sliced_and_turned_as_one_of_numpy():
+    values = np.arange(24, dtype=np.int32).reshape(4, 3, 2)
+    array = on_device(values)
+    assert repr(array) == "DeviceArray(int32 [4, 3, 2] on cuda:0)"
+    assert (len(array), array.ndim, array.nbytes) == (4, 3, values.nbytes)
+    for take in (0, -1, slice(1, 3), slice(None), slice(3, 1)):
+        assert np.array_equal(array[take].get(), values[take])
+    assert [row.get().tolist() for row in array] == values.tolist()
+    assert np.array_equal(array.reshape(2, 12).get(), values.reshape(2, 12))
+    for wrong in (4, -5, slice(None, None, 2)):
+        with pytest.raises(IndexError):
+            array[wrong]
+    with pytest.raises(ValueError, match="reshaped"):
+        array.reshape(5)
+    about = array[1].__cuda_array_interface__
+    assert (about["shape"], about["typestr"], about["stream"]) == ((3, 2), "<i4", 7)
+    part, kept = array[2], weakref.ref(array._owner)
+    del array
+    gc.collect()
+    assert np.array_equal(part.get(), values[2]), "a slice keeps the memory"
+    del part
+    gc.collect()
+    assert kept() is None
+
+
 def test_an_array_is_exported_where_it_is_and_in_the_order_of_the_readers_stream(behind):
     array = on_device(BATCH)
     for asked, order in ((None, [1]), (1, [1]), (5, [5]), (-1, [])):

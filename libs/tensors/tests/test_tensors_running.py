@@ -248,6 +248,26 @@ def test_a_whole_output_of_a_fixed_batch_is_computed_of_the_rows_of_one_request(
         assert error.what == "the model takes 3 rows at once"
 
 
+def test_each_input_is_padded_with_its_own_value_and_outputs_are_cut_again():
+    inputs = [port(name, "n", "t", dtype="int64") for name in ("ids", "mask")]
+    lengths = (2, 4, 3)
+    batch = [{"ids": np.full(n, 5), "mask": np.ones(n, np.int64)} for n in lengths]
+    for crop, cut in ((None, lengths), ({}, (4, 4, 4))):
+        seen = []
+        runner = Runner(
+            lambda ids, mask, seen=seen: seen.append((ids, mask)) or [ids[..., None]],
+            inputs, [port("y", "n", "t", 1, dtype="int64")],
+            ragged="pad", pad_value={"ids": 1}, crop=crop,
+        )  # fmt: skip
+        found = runner.results(*batch)
+        assert [one[:, 0].tolist() for one in found] == [
+            [5] * n + [1] * (length - n) for n, length in zip(lengths, cut, strict=True)
+        ]
+        for row, n in enumerate(lengths):
+            assert seen[-1][0][row].tolist() == [5] * n + [1] * (4 - n)
+            assert seen[-1][1][row].tolist() == [1] * n + [0] * (4 - n)
+
+
 def test_inputs_that_differ_in_an_axis_of_one_name_are_not_padded_to_one_length():
     inputs = [port(name, "n", "w") for name in "ab"]
     for multiple in (1, 4):

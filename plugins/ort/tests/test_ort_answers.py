@@ -27,21 +27,6 @@ def run(backend, *requests):
     return [request["result"] for request in batch]
 
 
-def test_a_fixed_axis_in_front_of_the_batch_is_told(start, one_to_one):
-    path = one_to_one(["batch", 4, 2], op="Transpose", out_shape=[4, "batch", 2], perm=[1, 0, 2])
-    with pytest.raises(SetupError, match=r"output y \[4, 'batch', 2\]") as caught:
-        start(path)
-    assert "batch_axis = {y = 1}" in caught.value.hint
-    without = one_to_one([None, 4, 2], op="Transpose", out_shape=[4, None, 2], perm=[1, 0, 2])
-    with pytest.raises(SetupError, match="output 'y'") as caught:
-        start(without)
-    assert "batch_axis = {y = 1}" in caught.value.hint
-    rows = np.arange(24, dtype=F32).reshape(3, 4, 2)
-    found = run(start(path, batch_axis={"y": 1}), *({"data": row} for row in rows))
-    for one, row in zip(found, rows, strict=True):
-        np.testing.assert_array_equal(one, row)
-
-
 @pytest.fixture
 def scaled(save):
     return save(
@@ -335,3 +320,14 @@ def test_a_sample_shorter_than_the_kernel_fails_alone_among_longer_ones(save):
         assert long.result()["result"].shape == (1, 3)
         with pytest.raises(headrace.errors.HeadraceError):
             lone.result()
+
+
+def test_names_of_two_batch_axes_are_read_from_the_file(start, save):
+    path = save(
+        [("Transpose", ["b"], ["across"], {}), ("MatMul", ["a", "across"], ["y"], {})],
+        [("a", T.FLOAT, ["image", 4]), ("b", T.FLOAT, ["text", 4])],
+        [("y", T.FLOAT, ["image", "text"])],
+    )
+    with pytest.raises(SetupError, match=r"output y .*'image', 'text'.* two batch axes"):
+        start(path, batch_axis={"y": 0})
+    start(path, {"batch": {"max": 1}})

@@ -4,7 +4,6 @@ where `scripts/check gpu` finds one."""
 import contextlib
 import ctypes
 import gc
-import math
 import sys
 import threading
 import weakref
@@ -14,6 +13,7 @@ from unittest.mock import MagicMock
 import numpy as np
 import onnxruntime
 import pytest
+from device_stand_ins import Queued, torch
 from onnx import TensorProto
 
 import headrace
@@ -378,43 +378,8 @@ def test_a_closed_instance_holds_no_session(device, start, one_to_one):
     end()  # the end of the batch may be called once more
 
 
-class Torch:
-    """The library, as far as it is asked about its tensors."""
-
-    strided, cuda = (
-        object(),
-        SimpleNamespace(current_stream=lambda ordinal: SimpleNamespace(cuda_stream=5)),
-    )
-
-    class Tensor:
-        is_cuda, requires_grad, dtype = True, False, "torch.float32"
-
-        def __init__(self, values, **about):
-            self.values, self.shape, self.layout = values, values.shape, Torch.strided
-            self.steps = True
-            self.__dict__.update(about)
-
-        def get_device(self):
-            return 0
-
-        def data_ptr(self):
-            return self.values.ctypes.data
-
-        def is_contiguous(self):
-            return self.steps
-
-        def numel(self):
-            return math.prod(self.shape)
-
-        def __dlpack_device__(self):
-            return 2, 0
-
-        def __dlpack__(self, *, stream=None):
-            raise BufferError("not as it is")
-
-
 def test_tensors_of_torch_are_read_without_a_capsule(device, start, one_to_one, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch", Torch)
+    monkeypatch.setitem(sys.modules, "torch", torch)
 
     def mark_of(ordinal, handle):
         return SimpleNamespace(hold_back=lambda to: device.append(("behind", to, handle, ordinal)))
@@ -424,7 +389,7 @@ def test_tensors_of_torch_are_read_without_a_capsule(device, start, one_to_one, 
     device.clear()
     for shift in (0.0, 1.0):  # the second time the input is bound there already
         values = ROWS + shift
-        batch = [{"data": Torch.Tensor(row)} for row in values]
+        batch = [{"data": torch.Tensor(row)} for row in values]
         assert backend(batch) is None
         backend._runner.end()
         for row, request in zip(values, batch, strict=True):
@@ -433,8 +398,8 @@ def test_tensors_of_torch_are_read_without_a_capsule(device, start, one_to_one, 
         device.count(("behind", 77, 5, 0)) == 2
     )  # torch's current stream comes first, in each batch
     assert "to device" not in device
-    for wrong in ({"requires_grad": True}, {"steps": False}, {"dtype": "torch.bfloat16"}):
-        (error,) = backend([{"data": Torch.Tensor(ROWS[0], **wrong)}])
+    for wrong in ({"requires_grad": True}, {"dense": False}, {"dtype": "torch.bfloat16"}):
+        (error,) = backend([{"data": torch.Tensor(ROWS[0], **wrong)}])
         assert isinstance(error, InputError)
         read = "this array cannot be read (BufferError: not as it is)"
         assert error.what == ("wrong dtype" if "dtype" in wrong else read)
@@ -942,35 +907,6 @@ def has_cuda():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not has_cuda(), reason="this build of ONNX Runtime has no CUDA provider")
-@pytest.mark.parametrize("graph", [False, True])
-@pytest.mark.parametrize("where", ["cpu", "device"])
-def test_on_a_gpu(one_to_one, where, graph):
-    torch = pytest.importorskip("torch")
-    config = {
-        "backend": "OnnxTensor",
-        "model": str(one_to_one(["n", 2, 3], op="Neg", dtype=TensorProto.FLOAT)),
-        "device": "cuda:0",
-        "output_device": where,
-        "cuda_graph": graph,
-        "instance_num": 2,
-        "max": 4,
-    }
-    with headrace.pipe(config) as pipe:
-        built = pipe.describe()["nodes"]["main"]["tree"]["built"]
-        assert built["cuda_graphs"] == ([1, 2, 4] if graph else [])
-        for turn in range(50):
-            rows = [ROWS[k % 4] + turn for k in range(8)]
-            given = [torch.from_numpy(row).cuda() if k % 2 else row for k, row in enumerate(rows)]
-            futures = [pipe.submit({"data": one}) for one in given]
-            for row, future in zip(rows, futures, strict=True):
-                result = future.result(60)["result"]
-                if where == "device":
-                    result = torch.from_dlpack(result).cpu().numpy()
-                assert np.array_equal(result, -row)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not has_cuda(), reason="this build of ONNX Runtime has no CUDA provider")
 def test_it_computes_on_the_stream_of_its_instance_on_a_gpu(one_to_one):
     torch = pytest.importorskip("torch")
     streams = []
@@ -1041,22 +977,6 @@ def test_a_thread_waits_awake_where_the_last_wait_was_short(monkeypatch):
     assert sorted(destroyed) == sorted(flags) == [2, 3]
 
 
-class Queued:
-    """An array of a library whose stream is the thread's, as CuPy's is; its values come when the stream is waited for."""
-
-    def __init__(self, values, stream):
-        self.values, self.memory = values, np.full_like(values, np.nan)
-        self.stream, self.thread = stream, threading.get_ident()
-
-    def __dlpack_device__(self):
-        return 2, 0
-
-    @property
-    def __cuda_array_interface__(self):
-        own = self.stream if threading.get_ident() == self.thread else None
-        return {**self.memory.__array_interface__, "version": 3, "stream": own}
-
-
 @pytest.fixture
 def marks(monkeypatch):
     """Marks on streams that are none: give the thread, device and stream of each, and what waits for them."""
@@ -1069,37 +989,23 @@ def marks(monkeypatch):
 
         def hold_back(self, stream):
             found.held_back.append((threading.get_ident(), stream))
-            array = found.arrays[self.stream]
-            array.memory[...] = array.values
+            memory, values = found.arrays[self.stream]
+            memory[...] = values
 
     monkeypatch.setattr("headrace_tensors.entering.mark_of", Mark)
     monkeypatch.setattr("headrace_tensors.entering.Mark.made", True)
     return found
 
 
-@pytest.mark.parametrize("way", ["call", "list", "submit", "each"])
-def test_what_a_callers_stream_has_queued_is_waited_for(device, marks, one_to_one, way):
-    model = one_to_one(["n", 2, 3], op="Neg")
-    config = {"backend": "OnnxTensor", "model": str(model), "max": 4}
-    if way == "each":
-        config = {
-            "first": {"backend": "Identity", "next": "net"},
-            "net": {**config, "each": "arrays:data", "next": "end"},
-            "end": {"backend": "Identity"},
-        }
-    arrays = marks.arrays = {100 + k: Queued(ROWS[k], 100 + k) for k in range(3)}
+def test_what_a_callers_stream_has_queued_is_waited_for(device, marks, one_to_one):
+    config = {"backend": "OnnxTensor", "model": str(one_to_one(["n", 2, 3], op="Neg")), "max": 4}
+    memory = np.full_like(ROWS, np.nan)
+    marks.arrays = {100 + k: (memory[k], ROWS[k]) for k in range(3)}
+    batch = [{"data": Queued(memory[k].__array_interface__, 100 + k)} for k in range(3)]
     with headrace.pipe(config) as pipe:
-        device.clear()
-        if way == "each":
-            results = pipe({"data": 0, "arrays": list(arrays.values())})["result"]
-        elif way == "list":
-            results = [r["result"] for r in pipe([{"data": one} for one in arrays.values()])]
-        elif way == "submit":
-            futures = [pipe.submit({"data": one}) for one in arrays.values()]
-            results = [future.result(60)["result"] for future in futures]
-        else:
-            results = [pipe({"data": one})["result"] for one in arrays.values()]
+        results = [answer["result"] for answer in pipe(batch)]
     assert np.array_equal(np.stack(results), -ROWS[:3])
     me = threading.get_ident()
     assert sorted(marks.made) == [(me, 0, 100), (me, 0, 101), (me, 0, 102)]
     assert {stream for _, stream in marks.held_back} == {77}
+    assert me not in {thread for thread, _ in marks.held_back}

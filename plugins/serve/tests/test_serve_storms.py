@@ -138,7 +138,7 @@ def test_an_answer_that_is_written_twice_is_found(monkeypatch):
     answer = cycle.Cycle.answer
 
     def planted(self, head, parts):
-        before = self.transport
+        before = self.connection.transport
         done = answer(self, head, parts)
         if done and len(parts) > 1:
             before.write(b"".join([head, b"date: now\r\n\r\n", *parts]))

@@ -123,3 +123,19 @@ def test_arrays_of_the_host_go_to_the_device_unless_that_is_refused(bench):
     for found in one.run(backend, {"ids": ids, "mask": mask}, on_device):
         assert found["ids"].is_cuda
         assert found["ids"].tolist() == [1, 0, 3]
+
+
+class AllAgainstAll(torch.nn.Module):
+    """Each row times each other."""
+
+    def forward(self, x):
+        return x @ x.T
+
+
+def test_a_program_tells_of_an_output_of_all_rows_against_all(bench, tmp_path):
+    dims = ({0: torch.export.Dim("rows", min=1, max=64)},)
+    program = torch.export.export(AllAgainstAll(), (torch.zeros(3, 5),), dynamic_shapes=dims)
+    torch.export.save(program, tmp_path / "model.pt2")
+    with pytest.raises(SetupError, match="two batch axes"):
+        bench(most=4).start(TorchModule, model=tmp_path / "model.pt2")
+    bench(most=1).start(TorchModule, model=tmp_path / "model.pt2")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headrace import Pipeline, PipelineConfig
     from headrace_models.changes import Change
     from headrace_models.exchange.options import Exchange
-    from headrace_models.memory.budget import Holding
+    from headrace_models.memory.holding import Holding
     from headrace_models.model import ModelRules
     from headrace_models.sources import Entries
     from headrace_models.version import Version
@@ -509,7 +509,7 @@ def _called(name: str, models: Mapping[str, Model], shares: Mapping[str, Shares]
         short, number = split(title)
         model = models.get(short)
         place = model and (model.place if number is None else model.places.get(number))
-        holdings += [place.version.holding] if place else []
+        holdings += [model.holding_at(place)] if model and place else []
     return holdings
 
 

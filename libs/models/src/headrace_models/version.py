@@ -14,7 +14,7 @@ from headrace.errors import ConfigError, HeadraceError, Problem, SetupError, cod
 from headrace_formats import back_off
 from headrace_models.calling import Beside, building_for, called_by
 from headrace_models.leases import Leases
-from headrace_models.memory.budget import Holding
+from headrace_models.memory.holding import Holding
 from headrace_models.sources import files_of, stamp
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from headrace import keys
-from headrace.errors import ContractError
+from headrace.errors import ContractError, InputError
 from headrace.futures import RelayFuture
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class Pair:
         if error is CANCELLED:  # the request is the client's again
             return
         has_new = self._waits_for_both and 1 not in self._open and self.errors[1] is None
-        if has_new and not getattr(error, "abandoned", False):
+        if has_new and not (getattr(error, "abandoned", False) or _is_refusal(error)):
             error = None
             fresh = {key: value for key, value in self.twin.items() if key not in self._given}
             self.request.update(fresh)
@@ -160,6 +160,11 @@ class Pair:
                 raise
             self.end_wait()  # the new model waits for this very thread
             return self.client.result()
+
+
+def _is_refusal(error: BaseException | None) -> bool:
+    """Return whether a request was refused before any node had it, as where its dict is on its way already."""
+    return isinstance(error, InputError) and error.node is None
 
 
 def is_on_device(value: Any) -> bool:
