@@ -158,6 +158,28 @@ def test_tolerances_or_a_function_decide_what_differs(how, outcome):
         assert ends.wait()["exchange"]["outcome"] == outcome
 
 
+def test_an_answer_that_cannot_be_shown_ends_it():
+    class Odd:
+        def __str__(self):
+            raise OSError("no text")
+
+    class Odds(headrace.Backend):
+        def forward(self, batch):
+            for request in batch:
+                request["result"] = Odd()
+
+    headrace.register("Odds", Odds, replace=True)
+    with Models({"m": {"backend": "Odds"}}) as models:
+        ends = Ends(models)
+        models.update("m", {"backend": "Odds", "max": 4}, exchange=always())
+        asked(models, 1)
+        told = ends.wait()["exchange"]
+        assert (told["outcome"], told["reason"]) == (
+            "failed",
+            "the comparison raised OSError: no text",
+        )
+
+
 def test_a_request_without_rows_is_compared_as_a_whole():
     with Models({"m": {"backend": "Gives([1])"}}) as models:
         ends = Ends(models)
