@@ -517,10 +517,10 @@ class Service(MemoryAccount):
 
     def _client(self, model: Model, line: AccessLine) -> dict[str, Any]:
         """Return what the ``context`` of a request says of its client: key, number of keys, where times go, in an exchange who it is."""
-        told = line.told(None if self.keys is None else len(self.keys))
+        client = line.told(None if self.keys is None else len(self.keys))
         if isinstance(model.pipe, Sampled):
-            told[CLIENT_DIGEST] = client_digest(line.key, line.client)
-        return told
+            client[CLIENT_DIGEST] = client_digest(line.key, line.client)
+        return client
 
     @contextlib.contextmanager
     def _counted(self, model: Model, line: AccessLine, requests: int = 1) -> Iterator[None]:
