@@ -428,6 +428,15 @@ class Model:
         fresh.lazy = version.lazy
         return fresh
 
+    def set_as(self, read: Model) -> None:
+        """Take over what was read anew and needs no build: sizes, and what is kept. An exchange ends for the old version."""
+        for number, version in [*self.versions.items()]:
+            if number in read.versions:
+                version.holding.set_as(read.versions[number].holding)
+        if self.exchanging.coming is not None:
+            with contextlib.suppress(HeadraceError):
+                self.exchanging.end_by_hand(take=False)
+
     def build_aside(self, version: Version) -> None:
         """Build a version of a model that is not served yet, from the configuration that was checked."""
         version.holding.leave = partial(self._evict, version)
