@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ClosedError, ConfigError, HeadraceError, Problem
 from headrace_models.errors import UnknownModelError
+from headrace_models.exchange.phase import check_exchange
 from headrace_models.model import Model
 from headrace_models.prepared import Prepared
 from headrace_models.requests import Requests
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from headrace import Pipeline, PipelineConfig
     from headrace_models.changes import Change
     from headrace_models.exchange.options import Exchange
-    from headrace_models.memory.budget import Holding
+    from headrace_models.memory.holding import Holding
     from headrace_models.model import ModelRules
     from headrace_models.sources import Entries
     from headrace_models.version import Version
@@ -217,6 +218,7 @@ class Operations(Requests):
             ConfigError, SetupError, PluginError: It is wrong, or could not be built. Nothing has changed, and the
                 old version serves on. Its ``reason`` in `status` says why.
         """
+        check_exchange(exchange)
         if config is not None:
             read_entries({split(name)[0]: config})
         model, number = self._model(name), split(name)[1]
@@ -507,7 +509,7 @@ def _called(name: str, models: Mapping[str, Model], shares: Mapping[str, Shares]
         short, number = split(title)
         model = models.get(short)
         place = model and (model.place if number is None else model.places.get(number))
-        holdings += [place.version.holding] if place else []
+        holdings += [model.holding_at(place)] if model and place else []
     return holdings
 
 
