@@ -310,8 +310,8 @@ class Model:
                 raise known from known.__cause__
             raise
 
-    def _switch(self, old: Version, new: Version, *, keep: bool) -> None:
-        """Let a new version take the place of an old one, and close that."""
+    def _switch(self, old: Version, new: Version, *, keep: bool, reason: str = "") -> None:
+        """Let a new version take the place of an old one, and close that. Listeners are told the reason, if there is one."""
         new.last_use = old.last_use
         with self._guard:
             if not self.closed:
@@ -320,7 +320,7 @@ class Model:
         if self.closed and self.versions.get(new.number) is not new:
             new.close(timeout=2.0)
             self._check_open()
-        self._tell(new, "ready", pipeline=new.pipe, replaces=old.number)
+        self._tell(new, "ready", reason=reason, pipeline=new.pipe, replaces=old.number)
         self._retire(old, f"replaced by version {new.number}")
 
     def _exchange(self, old: Version, new: Version, *, keep: bool) -> None:
@@ -344,9 +344,9 @@ class Model:
         old, new = trial.old, trial.new
         if trial.is_for_new:
             new.reason = ""
-            self._switch(old, new, keep=trial.keep)
+            self._switch(old, new, keep=trial.keep, reason=trial.summary())
         else:
-            old.reason = f"not updated: exchange {trial.outcome}: {trial.reason}"
+            old.reason = f"not updated: {trial.summary()}"
             old.seen = {**old.seen, **new.seen}
             self._tell(old, old.state, pipeline=old.pipe)
             self._drained_aside(new, old.reason)
