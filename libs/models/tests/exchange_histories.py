@@ -27,7 +27,10 @@ from headrace_models import Exchange, Memory, Models
 from headrace_models.errors import OutOfMemoryError, UnloadedError
 from headrace_testing import virtual_time
 
-MODES = ("agrees", "agrees", "differs", "fails", "fixes", "crashes", "hangs", "cannot be built")
+MODES = (
+    *("agrees", "agrees", "agrees", "differs", "fails", "fixes", "crashes", "dies", "hangs"),
+    "cannot be built",
+)
 HANGS_S = 40.0
 SIZE = 300 << 20
 NEAR_S = 1e-6
@@ -47,7 +50,7 @@ class Note:
         return Note()
 
 
-@dataclass
+@dataclass(eq=False)
 class Edition:
     """A configuration of a model, by its number.
 
@@ -84,6 +87,7 @@ class Ask:
         cancel_s: When it is cancelled, after it was sent. None for never.
         sent_s, ended_s: When it was sent, and had its outcome.
         outcomes: Its outcomes.
+        is_list: Whether it was sent in a list, and waits for others.
         free: Its dict, as it was when it was the client's again.
     """
 
@@ -97,6 +101,12 @@ class Ask:
     ended_s: float = 0.0
     outcomes: list[Any] = field(default_factory=list)
     free: tuple[dict[str, Any], dict[str, Any]] | None = None
+    is_list: bool = False
+
+    @property
+    def is_late(self) -> bool:
+        """Whether its end may be another one than that of its models."""
+        return self.is_list or self.timeout_s is not None or self.cancel_s is not None
 
 
 class Book:
@@ -111,6 +121,7 @@ class Book:
         self.notes: weakref.WeakSet[Note] = weakref.WeakSet()
         self.wrong: list[str] = []
         self.is_closed = self.is_unloaded = False
+        self.served = [0]  # the editions of the first model
         self.crowded: list[tuple[float, float]] = []
 
     def check(self, holds: object, what: str) -> None:
@@ -127,6 +138,8 @@ def answer(edition: int, ask_key: int, does: str) -> Any:
     wrong = f"request {ask_key} fails"
     if about.mode == "fails" and does == "answers":
         return ValueError(wrong)
+    if does == "fails" and about.mode == "dies":
+        return errors.InstanceLostError(wrong)
     if does == "fails" and about.mode != "fixes":
         return ValueError(wrong)
     if does == "refuses" and about.mode != "fixes":
@@ -186,8 +199,10 @@ class Ends(logging.Handler):
             for edition in open_ones:
                 edition.end_s = book.clock()
                 edition.outcomes.append(outcome)
+                if outcome in ("passed", "taken"):
+                    book.served.append(book.editions.index(edition))
         elif text.startswith("an exchange of model"):
-            coming[0].begin_s = book.clock()
+            coming[0].begin_s, coming[0].old = book.clock(), book.served[-1]
 
 
 coming: list[Edition] = []
@@ -198,7 +213,7 @@ class History:
     """Runs one history."""
 
     def __init__(self, seed: int, clock: Any) -> None:
-        global book  # noqa: PLW0603 - the backends write into it
+        global book
         self.die, self.clock = random.Random(seed), clock
         die = self.die
         book = self.book = Book(clock, units=die.choice([4, 4, 5, 8]))
@@ -230,7 +245,10 @@ class History:
 
     def note_change(self, change: Any) -> None:
         """Hear of a change: who takes part in an exchange that goes on does not leave for another model."""
-        about = self.models.status().get("m0", {}).get("exchange")
+        about = self.models.status()["m0"]["exchange"]
+        if about and about["outcome"]:
+            tried = [one for one in self.book.editions if one.end_s is not None]
+            tried[-1].status = tried[-1].status or about
         if change.name == "m0" and about and not about["outcome"]:
             evicted = change.state == "draining" and change.reason.startswith("evicted")
             protected = change.version in about["versions"]
@@ -327,60 +345,71 @@ class History:
 
     def exchanges(self) -> None:
         """Have exchanges of the first model, ended by their verdict, their time, by hand or by another change."""
-        die = self.die
+        die, models = self.die, self.models
         for _ in range(die.choice([1, 2])):
             time.sleep(die.uniform(0.0, 0.02))
             new = Edition(0, die.choice(MODES), die.choice(["shadow", "canary"]))
             new.requests, new.allowed = die.randint(2, 8), die.choice([0.0, 0.0, 0.3])
-            config = self.config(new)
-            how = Exchange(
+            given = {"config": self.config(new)}
+            given["exchange"] = Exchange(
                 share=1.0,
                 requests=new.requests,
                 errors=new.allowed,
                 slower=1e9,
+                verdict=lambda old, new: old[3] == new[3],
                 at_most_s=die.choice([0.01, 0.04, 0.2]),
                 compare=new.compare,
             )
             coming[:] = [new]
-            self.operate(lambda: self.models.update("m0", config, exchange=how))
+            if self.operate(models.update, "m0", **given) and new.begin_s is None:
+                self.book.served.append(self.book.editions.index(new))  # there was no old model
             if die.random() < 0.3:
                 time.sleep(die.uniform(0.0, 0.03))
-                self.operate(lambda: self.models.end_exchange("m0", take=die.random() < 0.5))
+                self.operate(models.end_exchange, "m0", take=die.random() < 0.5)
             elif die.random() < 0.3:
                 time.sleep(die.uniform(0.0, 0.03))
-                self.operate(lambda: self.models.update("m0", self.config(Edition(0))))
+                self.operate(self.update_first)
             else:
                 time.sleep(0.25)
 
     def changes(self) -> None:
         """Update, replace, unload and roll back the others."""
-        die = self.die
+        die, models = self.die, self.models
         for _ in range(die.randint(1, 4)):
             time.sleep(die.uniform(0.0, 0.03))
-            what, name = die.choice(["update", "update", "replace", "unload", "rollback"]), "m1"
+            what = die.choice(["update", "update", "replace", "unload", "rollback"])
             begin_s = self.clock()
             if what == "update":
                 mode = die.choice(["agrees", "differs", "cannot be built"])
-                self.operate(lambda m=mode: self.models.update(name, self.config(Edition(1, m))))
+                self.operate(models.update, "m1", self.config(Edition(1, mode)))
             elif what == "replace":
                 given = {f"m{n}": self.config(Edition(n)) for n in (1, 2)}
-                self.operate(lambda g=given: self.models.replace(g, keep_others=True))
+                self.operate(models.replace, given, keep_others=True)
             elif what == "rollback":
-                self.operate(lambda: self.models.rollback(name))
+                self.operate(models.rollback, "m1")
             elif not self.is_strict:
                 self.book.is_unloaded = True
-                self.operate(lambda: self.models.unload(name))
-                self.operate(lambda: self.models.load(name))
+                self.operate(models.unload, "m1")
+                self.operate(models.load, "m1")
             self.book.crowded.append((begin_s, self.clock()))
 
-    def operate(self, operation: Any) -> None:
-        """Run an operation, which may be refused."""
+    def update_first(self) -> None:
+        new = Edition(0)
+        self.models.update("m0", self.config(new))
+        self.book.served.append(self.book.editions.index(new))
+
+    def operate(self, operation: Any, *given: Any, **how: Any) -> bool:
+        """Run an operation, which may be refused, and return whether it was not."""
         try:
-            operation()
+            operation(*given, **how)
         except (errors.ConfigError, errors.SetupError, OutOfMemoryError) as error:
             del error
-        except errors.ClosedError:
-            self.book.check(self.book.is_closed or "replaced", "closed too early")
+        except errors.ClosedError as error:  # a model was replaced in the midst of it
+            closed = self.book.is_closed or "meanwhile" in str(error)
+            self.book.check(closed, f"{operation.__name__}: {error}")
+        else:
+            return True
+        return False
 
     def run(self) -> None:
         die = self.die
@@ -391,6 +420,8 @@ class History:
                 how = die.choice(["call", "call", "submit", "submit", "run_async", "list_of"])
                 model = die.choice([0, 0, 0, 1, 2])
                 asks = [self.ask(model) for _ in range(3 if how == "list_of" else 1)]
+                for ask in asks:
+                    ask.is_list = len(asks) > 1
                 plan.append((die.uniform(0.0, 0.012), how, asks))
             threads.append(threading.Thread(target=self.client, args=(plan,)))
         for thread in threads:
@@ -449,6 +480,9 @@ class History:
             if about.compare == "shadow" and about.begin_s is not None:
                 taken = {"passed", "taken"} & {*about.outcomes}
                 check(taken, f"{ask} has an answer of a new model in a shadow")
+        elif isinstance(outcome, errors.InstanceLostError):
+            dead = any(self.book.editions[one].mode == "dies" for one in self.book.served)
+            check(dead, f"{ask} has {outcome!r}")
         elif isinstance(outcome, (errors.BackendError, errors.InputError)):
             check(f"request {ask.key} fails" in str(outcome), f"{ask} has another's {outcome!r}")
         elif isinstance(outcome, errors.DeadlineExceededError):
@@ -462,7 +496,7 @@ class History:
         elif isinstance(outcome, OutOfMemoryError):
             check(self.is_crowded(ask), f"{ask} has {outcome!r}")
         else:
-            check(False, f"{ask} has {name}: {outcome!r}")  # noqa: FBT003
+            check(False, f"{ask} has {name}: {outcome!r}")
         self.judge_time(ask)
 
     def is_crowded(self, ask: Ask) -> bool:
@@ -476,21 +510,77 @@ class History:
         """Check that a client waits no longer than for the old model and the new one, or the end of the exchange."""
         for number, new in enumerate(self.book.editions):
             old = self.book.runs.get((new.old, ask.key))
-            if new.begin_s is None or old is None or ask.model != 0:
+            if new.begin_s is None or new.end_s is None or old is None or ask.is_late:
                 continue
-            end_s = new.end_s if new.end_s is not None else 1e9
-            mine = self.book.runs.get((number, ask.key), [(0.0, 1e9)])
-            until = max(old[0][1], min(mine[0][1], end_s) if new.compare == "canary" else 0.0)
-            late = ask.ended_s - until
-            waits = "for the end of an exchange" if until == end_s else "for both models"
-            alone = ask.key not in self.lists and ask.cancel_s is None
-            self.book.check(late <= NEAR_S or not alone, f"{ask} waits {late} s {waits}")
-
-    lists: frozenset[int] = frozenset()
+            if not new.begin_s <= ask.sent_s <= new.end_s:
+                continue
+            ends_s = [run[1] for run in self.book.runs.get((number, ask.key), [])] + [new.end_s]
+            canary_s = min(ends_s) if new.compare == "canary" else 0.0
+            late_s = ask.ended_s - max(old[0][1], canary_s)
+            self.book.check(late_s < NEAR_S, f"{ask} waits {late_s} s longer than for its models")
 
     def judge_exchange(self, number: int, new: Edition) -> None:
-        check = self.book.check
-        check(len(new.outcomes) == 1, f"exchange {number} has the outcomes {new.outcomes}")
+        """Check that an exchange has one outcome, and that this is of the pairs that there were."""
+        check, name = self.book.check, f"exchange {number}, {new.mode}, {new.compare}"
+        check(len(new.outcomes) == 1, f"{name}: the outcomes {new.outcomes}")
+        about = new.status
+        if not about:
+            check(self.book.is_closed, f"{name}: nobody was told of its end")
+            return
+        check([about["outcome"]] == new.outcomes, f"{name}: {about['outcome']}, {new.outcomes}")
+        told = about["pairs"]
+        least, most = self.pairs_of(number, new)
+        for kind in ("answered", "new failed", "new crashed", "old failed", "both failed"):
+            within = least[kind] <= told[kind] <= most[kind]
+            check(within, f"{name}: {told[kind]} pairs {kind}, not {least[kind]} to {most[kind]}")
+        expected = verdict(new, told)
+        judged = about["outcome"] in ("passed", "failed")
+        same = about["outcome"] == expected or not (judged or expected)
+        by_hand = about["outcome"] in ("stopped", "taken") and self.ends_together(number, new)
+        check(same or by_hand, f"{name}: {about['outcome']}, not {expected!r} of {told}")
+        if about["outcome"] == "passed":
+            compared = told["answered"] + told["new failed"]
+            check(compared == new.requests, f"{name}: {compared} compared, not {new.requests}")
+
+    def pairs_of(self, number: int, new: Edition) -> tuple[Counter[str], Counter[str]]:
+        """Return how many pairs there were at least, and at most, of each kind."""
+        least, most = Counter[str](), Counter[str]()
+        for ask in self.book.asks:
+            runs = [self.book.runs.get((one, ask.key)) for one in (new.old, number)]
+            if ask.model or None in runs:
+                continue
+            end_s = max(run[0][1] for run in runs if run)
+            kind = kind_of(*(answer(one, ask.key, ask.does) for one in (new.old, number)))
+            most[kind] += end_s <= (new.end_s or 0) + NEAR_S
+            least[kind] += end_s < (new.end_s or 0) - NEAR_S and not ask.is_late
+        return least, most
+
+    def ends_together(self, number: int, new: Edition) -> bool:
+        """Tell whether a pair had ended in the moment in which the exchange did."""
+        runs = [run for (one, _), all_runs in self.book.runs.items() for run in all_runs]
+        return any(abs(end_s - (new.end_s or 0)) < NEAR_S for _, end_s in runs)
+
+
+def kind_of(old: Any, new: Any) -> str:
+    """Return the kind of a pair by both answers."""
+    if not isinstance(old, Exception):
+        return "new failed" if isinstance(new, Exception) else "answered"
+    if not isinstance(new, Exception):
+        return "old failed"
+    crashed = isinstance(old, errors.InputError) and not isinstance(new, errors.InputError)
+    return "new crashed" if crashed else "both failed"
+
+
+def verdict(new: Edition, pairs: dict[str, int]) -> str:
+    """Return what pairs say of a new edition, ``""`` where they are too few."""
+    crashed, failed = pairs["new crashed"], pairs["new failed"]
+    if (failed + crashed) / (new.requests + crashed) > new.allowed:
+        return "failed"
+    if pairs["answered"] + failed < new.requests:
+        return ""
+    differs = [one.mode == "differs" for one in (book.editions[new.old], new)]
+    agrees = pairs["answered"] and differs[0] == differs[1]
+    return "passed" if agrees else "failed"
 
 
 def main(first: int, number: int) -> int:
@@ -507,9 +597,10 @@ def main(first: int, number: int) -> int:
             history = History(seed, time.monotonic)
             history.run()
         if history.book.wrong:
-            print(f"history {seed}:", *history.book.wrong[:5], sep="\n  ")
+            lines = [f"history {seed}:", *history.book.wrong[:5]]
+            sys.stdout.write("\n  ".join(lines) + "\n")
             return 1
-    print(f"{number} histories")
+    sys.stdout.write(f"{number} histories\n")
     return 0
 
 
