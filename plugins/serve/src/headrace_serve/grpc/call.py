@@ -110,9 +110,9 @@ def plan_of(head: Head, methods: Mapping[bytes, Method], most_bytes: int) -> Pla
         plan.problem = CallError("UNIMPLEMENTED", text)
     timeout = fields.get(b"grpc-timeout")
     if timeout is not None:
-        found = _TIMEOUT.fullmatch(timeout)
-        if found is not None:
-            timeout_s = int(found[1]) * _UNITS_S[found[2]]
+        match = _TIMEOUT.fullmatch(timeout)
+        if match is not None:
+            timeout_s = int(match[1]) * _UNITS_S[match[2]]
             plan.timeout_s = timeout_s if timeout_s < _LONGEST_S else None
         elif plan.problem is None:
             plan.problem = CallError("INTERNAL", "grpc-timeout is no time")

@@ -11,6 +11,7 @@ from headrace_serve.http2 import frames
 from headrace_serve.http2.floods import Patience
 from headrace_serve.http2.frames import ConnectionFaultError, StreamFaultError, frame
 from headrace_serve.http2.heads import Heads
+from headrace_serve.http2.outbox import Outbox
 from headrace_serve.http2.stream import RECEIVED_BYTES
 
 if TYPE_CHECKING:
@@ -26,12 +27,6 @@ _END_STREAM, _ACK, _END_HEADERS, _PADDED, _PRIORITIZED = 1, 1, 4, 8, 32
 _USUAL_WINDOW: Final = 65535
 _WINDOW: Final = 16 << 20
 """So many bytes may come on a connection before it says how many more may."""
-
-_TURN_BYTES: Final = 64 << 10
-"""So many bytes of one answer are sent before those of another."""
-
-_WRITTEN_BYTES: Final = 128 << 10
-"""So many bytes are given to the socket at a time."""
 
 _MOST_RESET: Final = 1024
 """So many streams that ended here first are remembered, because their clients may still send."""
@@ -107,15 +102,7 @@ class Connection(asyncio.Protocol):
         self._begun: list[Stream] = []
         self._last, self._block = 0, b""
         self._block_of: tuple[int, int] | None = None
-        # Of what comes.
         self._receive_left, self._received = _WINDOW, 0
-        # Of what is sent.
-        self._window = self._initial_window = _USUAL_WINDOW
-        self._frame_bytes = frames.FRAME_BYTES
-        self._waiting: dict[Stream, None] = {}
-        self._out: list[bytes | memoryview] = []
-        self._out_bytes, self._buffered = 0, 0
-        self._is_reading = self._is_scheduled = self._is_paused = False
         self._is_leaving = self._is_last = self._is_over = False
         self._pings, self._pinged_s, self._heard_s = 0, -1e9, 0.0
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -137,6 +124,9 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         """Begin, and say what this end takes."""
         self.transport = transport
+        self._outbox = Outbox(
+            self._loop, transport, self._patience, self._note_buffered, self._end_answer
+        )
         self._connections.add(self)
         self._after("first", self._bounds.first_s, transport.abort)
         if self._bounds.keepalive_s is not None:
@@ -149,8 +139,8 @@ class Connection(asyncio.Protocol):
             *(_INITIAL_WINDOW, RECEIVED_BYTES),
             *(_LIST_SIZE, min(self._bounds.header_bytes, frames.LARGEST_WINDOW)),
         )
-        self._put(frame(frames.SETTINGS, 0, 0, struct.pack(">HIHIHI", *values)))
-        self._put(frames.window_update(0, _WINDOW - _USUAL_WINDOW))
+        self._outbox.put(frame(frames.SETTINGS, 0, 0, struct.pack(">HIHIHI", *values)))
+        self._outbox.put(frames.window_update(0, _WINDOW - _USUAL_WINDOW))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End all streams."""
@@ -158,28 +148,22 @@ class Connection(asyncio.Protocol):
         self._connections.discard(self)
         for timer in self._timers.values():
             timer.cancel()
-        self._count_buffered(0)
+        self._outbox.lose()
         self._lose_streams()
-        self._out.clear()
         self._kinds.clear()
 
     def pause_writing(self) -> None:
         """Wait until the client takes bytes, and read none of its own meanwhile."""
-        self._is_paused = True
-        waiting = self.transport.get_write_buffer_size()
-        self._count_buffered(waiting)
+        waiting = self._outbox.pause()
         self.transport.pause_reading()
         least_s = waiting / self._bounds.least_rate_bytes_s
         self._after("taken", max(self._bounds.first_s, least_s), self.transport.abort)
 
     def resume_writing(self) -> None:
         """Go on."""
-        self._is_paused = False
-        self._count_buffered(0)
         self._timers.pop("taken").cancel()
         self.transport.resume_reading()
-        self._push()
-        self._flush()
+        self._outbox.resume()
 
     def data_received(self, data: bytes) -> None:
         """Read frames, then begin to answer the requests that came with them."""
@@ -187,7 +171,8 @@ class Connection(asyncio.Protocol):
             return
         if self._bounds.keepalive_s is not None:
             self._heard_s = self._loop.time()
-        self._is_reading = True
+        outbox = self._outbox
+        outbox.is_held = True
         try:
             self._read(self._left + data if self._left else data)
             begun, self._begun = self._begun, []
@@ -197,10 +182,9 @@ class Connection(asyncio.Protocol):
         except ConnectionFaultError as error:
             self._fail(error)
         finally:
-            self._is_reading = False
-        if self._waiting:
-            self._push()
-        self._write()
+            outbox.is_held = False
+        outbox.push()
+        outbox.write()
 
     def _read(self, data: bytes) -> None:
         place, end = 0 if self._is_greeted else self._greet(data), len(data)
@@ -330,7 +314,7 @@ class Connection(asyncio.Protocol):
             raise StreamFaultError(number, frames.REFUSED_STREAM, "too many streams")
         if head.wrong_as_request:
             raise StreamFaultError(number, frames.PROTOCOL_ERROR, head.wrong_as_request)
-        stream = self._open_stream(self, number, head, self._initial_window)
+        stream = self._open_stream(self, number, head, self._outbox.initial_window)
         self._streams[number] = stream
         self._begun.append(stream)
         if flags & _END_STREAM:
@@ -386,18 +370,24 @@ class Connection(asyncio.Protocol):
         if not self._has_settings:
             self._has_settings = True
             self._timers.pop("first").cancel()
-        window = self._initial_window
+        window = self._outbox.initial_window
         for key, value in struct.iter_unpack(">HI", body):
             _check_setting(key, value)
             if key == _INITIAL_WINDOW:
                 window = value
             elif key == _FRAME_SIZE:
-                self._frame_bytes = min(value, _TURN_BYTES)
-        more, self._initial_window = window - self._initial_window, window
+                self._outbox.note_frame_bytes(value)
+        more, self._outbox.initial_window = window - self._outbox.initial_window, window
         if more:
+            self._widen_all(more)
+        self._outbox.put(frame(frames.SETTINGS, _ACK, 0))
+
+    def _widen_all(self, more: int) -> None:
+        try:
             for stream in self._streams.values():
-                self._widen(stream, more)
-        self._put(frame(frames.SETTINGS, _ACK, 0))
+                self._outbox.widen_stream(stream, more)
+        except StreamFaultError as error:
+            raise ConnectionFaultError(error.code, "a window is too wide") from error
 
     def _read_promise(self, flags: int, number: int, body: bytes) -> None:
         raise ConnectionFaultError(frames.PROTOCOL_ERROR, "clients push nothing")
@@ -412,7 +402,7 @@ class Connection(asyncio.Protocol):
             if body == _LEAVING and self._is_leaving:
                 self._leave_now()
             return
-        self._put(frame(frames.PING, _ACK, 0, body))
+        self._outbox.put(frame(frames.PING, _ACK, 0, body))
         now_s = self._loop.time()
         if now_s - self._pinged_s < self._bounds.least_ping_s:
             self._pings += 1
@@ -433,26 +423,14 @@ class Connection(asyncio.Protocol):
         more = int.from_bytes(body, "big") & frames.LARGEST_WINDOW
         self._patience.spend(1, "windows")
         if not number:
-            self._window += more
-            if not more or self._window > frames.LARGEST_WINDOW:
-                code = frames.FLOW_CONTROL_ERROR if more else frames.PROTOCOL_ERROR
-                raise ConnectionFaultError(code, "a window is wider by none, or too wide")
+            self._outbox.widen(more)
             return
         self._check_known(number)
         if not more:
             raise StreamFaultError(number, frames.PROTOCOL_ERROR, "a window is wider by none")
         stream = self._streams.get(number)
         if stream is not None:
-            if stream.window + more > frames.LARGEST_WINDOW:
-                raise StreamFaultError(number, frames.FLOW_CONTROL_ERROR, "a window is too wide")
-            self._widen(stream, more)
-
-    def _widen(self, stream: Stream, more: int) -> None:
-        stream.window += more
-        if stream.window > frames.LARGEST_WINDOW:
-            raise ConnectionFaultError(frames.FLOW_CONTROL_ERROR, "a window is too wide")
-        if stream.queue and stream.window > 0:
-            self._waiting[stream] = None
+            self._outbox.widen_stream(stream, more)
 
     # What is sent.
 
@@ -460,19 +438,14 @@ class Connection(asyncio.Protocol):
         """Send headers before a body."""
         if not stream.is_closed:
             self._pings, self._pinged_s = 0, -1e9
-            self._put(frame(frames.HEADERS, _END_HEADERS, stream.number, block))
+            self._outbox.put(frame(frames.HEADERS, _END_HEADERS, stream.number, block))
 
     def send_data(self, stream: Stream, *pieces: bytes | memoryview) -> None:
         """Send bytes of a body, or keep them until the client takes them. `Stream.sent` tells of it."""
         if stream.is_closed:
             return
         stream.queue.extend(memoryview(piece) for piece in pieces if len(piece))
-        if not stream.queue:
-            return
-        if stream.window > 0:
-            self._waiting[stream] = None
-            if not self._is_reading:
-                self._push()
+        self._outbox.send(stream)
 
     def send_last(self, stream: Stream, block: bytes) -> None:
         """Send headers behind the body, once it is sent, and end the stream."""
@@ -485,11 +458,11 @@ class Connection(asyncio.Protocol):
 
     def send_window(self, number: int, more: int) -> None:
         """Let the client send more bytes."""
-        self._put(frames.window_update(number, more))
+        self._outbox.put(frames.window_update(number, more))
 
     def reset(self, number: int, code: int) -> None:
         """End a stream at once. The client may not know it yet."""
-        self._put(frames.rst_stream(number, code))
+        self._outbox.put(frames.rst_stream(number, code))
         self._reset[number] = None
         if len(self._reset) > _MOST_RESET:
             del self._reset[next(iter(self._reset))]
@@ -503,8 +476,8 @@ class Connection(asyncio.Protocol):
         """Ask the client to connect anew for what it asks next, and end once it has all its answers."""
         if not self._is_leaving and not self._is_over:
             self._is_leaving = True
-            self._put(frames.goaway(frames.LARGEST_WINDOW, frames.NO_ERROR))
-            self._put(frame(frames.PING, 0, 0, _LEAVING))
+            self._outbox.put(frames.goaway(frames.LARGEST_WINDOW, frames.NO_ERROR))
+            self._outbox.put(frame(frames.PING, 0, 0, _LEAVING))
 
     def close(self) -> None:
         """End now, after what was given to the connection."""
@@ -514,7 +487,7 @@ class Connection(asyncio.Protocol):
         """Answer no stream that comes from now on: the client has heard that it is to leave."""
         if not self._is_last:
             self._is_last = True
-            self._put(frames.goaway(self._last, frames.NO_ERROR))
+            self._outbox.put(frames.goaway(self._last, frames.NO_ERROR))
             self._end_if_done()
 
     def _end_if_done(self) -> None:
@@ -523,7 +496,7 @@ class Connection(asyncio.Protocol):
 
     def _end_answer(self, stream: Stream, block: bytes) -> None:
         flags = _END_HEADERS | _END_STREAM
-        self._put(frame(frames.HEADERS, flags, stream.number, block))
+        self._outbox.put(frame(frames.HEADERS, flags, stream.number, block))
         stream.is_answered = True
         self._patience.earn(4)
         if stream.is_received:
@@ -533,78 +506,15 @@ class Connection(asyncio.Protocol):
 
     def _close(self, stream: Stream) -> None:
         stream.is_closed = True
-        stream.queue.clear()
-        self._waiting.pop(stream, None)
+        self._outbox.forget(stream)
         self._streams.pop(stream.number, None)
         self._end_if_done()
-
-    def _push(self) -> None:
-        """Send what waits, a turn of each stream, as far as windows and socket take it."""
-        while self._waiting and self._window > 0 and not self._is_paused:
-            stream = next(iter(self._waiting))
-            del self._waiting[stream]
-            size = min(self._window, stream.window, _TURN_BYTES)
-            if size <= 0:  # a wider window brings it back
-                continue
-            self._send_turn(stream, size)
-            if not stream.queue:
-                if stream.last_block is not None:
-                    self._end_answer(stream, stream.last_block)
-            elif stream.window > 0:
-                self._waiting[stream] = None
-            if self._out_bytes >= _WRITTEN_BYTES:
-                self._write()
-
-    def _send_turn(self, stream: Stream, most: int) -> None:
-        """Send up to ``most`` bytes of a stream, a frame for as many as fit into one."""
-        queue, left = stream.queue, most
-        while queue and left > 0:
-            size, pieces = 0, []
-            room = min(left, self._frame_bytes)
-            while queue and size < room:
-                piece = queue.popleft()
-                if len(piece) > room - size:
-                    queue.appendleft(piece[room - size :])
-                    piece = piece[: room - size]
-                pieces.append(piece)
-                size += len(piece)
-            self._put(_data_head(size, stream.number), *pieces)
-            left -= size
-        sent = most - left
-        self._patience.earn(2 + sent // 2048)
-        self._out_bytes += sent
-        self._window -= sent
-        stream.window -= sent
-        stream.sent(sent)
-
-    def _put(self, *pieces: bytes | memoryview) -> None:
-        """Keep bytes for the socket until the end of this turn of the loop."""
-        self._out.extend(pieces)
-        if not self._is_reading and not self._is_scheduled:
-            self._is_scheduled = True
-            self._loop.call_soon(self._flush)
-
-    def _flush(self) -> None:
-        self._is_scheduled = False
-        self._write()
-
-    def _write(self) -> None:
-        if self._out and not self._is_over:
-            data = b"".join(self._out)
-            self._out.clear()
-            self._out_bytes = 0
-            self.transport.write(data)
-
-    def _count_buffered(self, now: int) -> None:
-        if now != self._buffered:
-            more, self._buffered = now - self._buffered, now
-            self._note_buffered(more)
 
     # Its end.
 
     def _fail(self, error: ConnectionFaultError) -> None:
         if not self._is_over:
-            self._put(frames.goaway(self._last, error.code, error.text))
+            self._outbox.put(frames.goaway(self._last, error.code, error.text))
             self._end()
 
     def _end(self) -> None:
@@ -612,7 +522,7 @@ class Connection(asyncio.Protocol):
 
         To close while bytes come would reset the connection, and the client would lose what was written last.
         """
-        self._write()
+        self._outbox.end()
         self._is_over = True
         self._begun.clear()
         self._lose_streams()
@@ -624,7 +534,6 @@ class Connection(asyncio.Protocol):
 
     def _lose_streams(self) -> None:
         streams, self._streams = self._streams, {}
-        self._waiting.clear()
         for stream in streams.values():
             stream.is_closed = True
             stream.queue.clear()
@@ -640,7 +549,7 @@ class Connection(asyncio.Protocol):
         if silent_s < every_s:
             self._after("keepalive", every_s - silent_s, self._look_alive)
             return
-        self._put(frame(frames.PING, 0, 0, _ALIVE))
+        self._outbox.put(frame(frames.PING, 0, 0, _ALIVE))
         heard_s = self._heard_s
 
         def look() -> None:
@@ -659,10 +568,6 @@ def _check_setting(key: int, value: int) -> None:
         raise ConnectionFaultError(frames.PROTOCOL_ERROR, "no size of a frame")
     if key == _PUSH and value > 1:
         raise ConnectionFaultError(frames.PROTOCOL_ERROR, "push is 0 or 1")
-
-
-def _data_head(size: int, number: int) -> bytes:
-    return struct.pack(">HBBBI", size >> 8, size & 255, frames.DATA, 0, number)
 
 
 def _unpadded(body: bytes) -> bytes:
