@@ -199,7 +199,7 @@ def test_every_distribution_is_typed_and_admits_this_core():
         assert project["version"] in (folder / "CHANGELOG.md").read_text(encoding="utf-8")
         if package.name == "headrace_serve":  # both protocols, without an extra
             names = {Requirement(text).name for text in project["dependencies"]}
-            assert names >= {"uvicorn", "starlette", "grpcio", "protobuf", "orjson"}
+            assert names >= {"uvicorn", "starlette", "hpack", "protobuf", "orjson"}
 
 
 def test_each_distribution_has_a_reader_and_the_first_line_of_its_readme_names_it():

@@ -16,6 +16,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from headrace.errors import HeadraceError
 from headrace_formats.page import guarded
+from headrace_serve.admission.codings import WINDOWS, codings_of, pack, unpack
 from headrace_serve.client_input import loads
 from headrace_serve.errors import (
     BodyTooLargeError,
@@ -27,7 +28,6 @@ from headrace_serve.errors import (
     error_json,
     refusal,
 )
-from headrace_serve.http.codings import WINDOWS, codings_of, pack, unpack
 from headrace_serve.inference.parameters import TRACED
 from headrace_serve.monitoring.access_log import AccessLine, request_id_of
 from headrace_serve.monitoring.access_log import logger as access_log

@@ -20,13 +20,13 @@ from headrace_serve.admission.limits import Limits
 from headrace_serve.models.catalogue import Catalogue, build_models
 from headrace_serve.models.held import Held, check_models, together
 from headrace_serve.operating.draining import answered, end_connections, stop_grpc
+from headrace_serve.operating.grpc_port import GrpcPort
 from headrace_serve.operating.http_port import HttpPort
 from headrace_serve.operating.listening import (
     check_ports,
     check_ui,
     listen,
     new_loop,
-    open_grpc,
     reaches_others,
     run_loop,
     url_of,
@@ -462,10 +462,9 @@ class Server:
             if self._unbuilt is None:
                 await self._join()
             if self.grpc_port is not None:
-                secure: Any = None if self._certificates is None else lambda: self._certificates
-                self._grpc, self.grpc_port = await open_grpc(
-                    service, self.host, self.grpc_port, secure, shared=self._shared
-                )
+                own = listen(self.host, self.grpc_port, "--grpc-port", shared=self._shared)
+                self._grpc = GrpcPort(own, service)
+                self.grpc_port = self._grpc.number
             ports = [HttpPort(listener, service, self._state)]
             if self.admin_port is not None:
                 own = listen(self.host, self.admin_port, "--admin-port", shared=self._shared)
@@ -479,6 +478,8 @@ class Server:
         context = None if self._certificates is None else self._certificates.context
         for port in self._ports:
             port.listen(context)
+        if self._grpc is not None:
+            self._grpc.use(self._certificates)
 
     async def _end(self, timeout: float) -> None:
         """Accept no new connection, then close each connection when its request is answered."""
@@ -488,7 +489,7 @@ class Server:
             for port in self._ports[:1]:
                 await port.stop()
         self._service.refuse_new()
-        stopping = stop_grpc(self._grpc, self.grpc_port, self._service, timeout)
+        stopping = stop_grpc(self._grpc, self._service, timeout)
         self._stopping = asyncio.create_task(stopping)
         await end_connections(self._state, timeout)
         await self._service.end(max(0.0, ends - time.monotonic()))
