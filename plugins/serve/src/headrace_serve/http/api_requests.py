@@ -100,7 +100,7 @@ class Asked:
         """
         if "model" in self.path:
             await self._found(self.path["model"])
-        text = await self.exchange.json_body()
+        text = await self.exchange.body(self.exchange.limits.max_json_bytes)
         self.body_bytes = len(text)
         return await self.exchange.parsed(text)
 

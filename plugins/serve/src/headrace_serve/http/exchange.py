@@ -318,11 +318,6 @@ class Exchange(AccessLine):
         """
         self._held = self.service.hold(self._held, more)
 
-    async def json_body(self) -> bytes:
-        """Receive a body that is JSON; the errors are those of `body`."""
-        body = self.whole(self.limits.max_json_bytes)
-        return await self.body(self.limits.max_json_bytes) if body is None else body
-
     async def parsed(self, text: bytes, read: Callable[[bytes], T] = loads) -> T:
         """Parse JSON as `parsed_now` does, a large text in another thread."""
         if len(text) <= SMALL_JSON_BYTES:
@@ -368,7 +363,7 @@ class Exchange(AccessLine):
             self.identifier = identifier
 
     def whole(self, most: int | None = None) -> bytes | None:
-        """Return the body if all of it is there, within the limits and not compressed; else None, and `body` gives it, or raises."""
+        """Return the body if all of it is there, within the limits and not compressed; else None, and `body` receives it, or raises."""
         if self.more_body or len(self.pieces) > 1 or self.plan.is_coded:
             return None
         body: bytes = self.pieces[0] if self.pieces else b""
@@ -405,6 +400,9 @@ class Exchange(AccessLine):
             InputError: The body is not compressed as ``Content-Encoding`` says.
             DisconnectedError: The client went away.
         """
+        whole = self.whole(most)
+        if whole is not None:
+            return whole
         limit = self.limits.max_body_bytes
         if most is not None:
             limit = min(limit, most)

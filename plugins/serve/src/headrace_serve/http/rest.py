@@ -308,9 +308,7 @@ async def _infer(exchange: Exchange) -> Reply:
     length = exchange.varying.get(HEADER_LENGTH_BYTES, b"")
     model = exchange.enter()
     most = None if length else exchange.limits.max_json_bytes
-    body: Any = None if model is None else exchange.whole(most)
-    if model is None or body is None:
-        model, body = await receive(exchange, model, most)
+    model, body = await receive(exchange, model, most)
     request = read_again(exchange, model, body) if exchange.document is None else None
     if request is not None:
         return await completed(exchange, request, _INFER)
