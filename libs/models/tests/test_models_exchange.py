@@ -70,11 +70,12 @@ class Ends:
     """Hears when the state of models has changed, and waits for the end of an exchange."""
 
     def __init__(self, models):
-        self.models, self.changed = models, threading.Condition()
+        self.models, self.changed, self.reasons = models, threading.Condition(), []
         models.subscribe(self.note)
 
-    def note(self, _):
+    def note(self, change):
         with self.changed:
+            self.reasons.append(change.reason)
             self.changed.notify_all()
 
     def wait(self, name="m"):
@@ -155,6 +156,28 @@ def test_tolerances_or_a_function_decide_what_differs(how, outcome):
         models.update("m", {"backend": "Gives([1,-20.05])"}, exchange=always(**how))
         asked(models, 20)
         assert ends.wait()["exchange"]["outcome"] == outcome
+
+
+def test_an_answer_that_cannot_be_shown_ends_it():
+    class Odd:
+        def __str__(self):
+            raise OSError("no text")
+
+    class Odds(headrace.Backend):
+        def forward(self, batch):
+            for request in batch:
+                request["result"] = Odd()
+
+    headrace.register("Odds", Odds, replace=True)
+    with Models({"m": {"backend": "Odds"}}) as models:
+        ends = Ends(models)
+        models.update("m", {"backend": "Odds", "max": 4}, exchange=always())
+        asked(models, 1)
+        told = ends.wait()["exchange"]
+        assert (told["outcome"], told["reason"]) == (
+            "failed",
+            "the comparison raised OSError: no text",
+        )
 
 
 def test_a_request_without_rows_is_compared_as_a_whole():
@@ -352,6 +375,9 @@ def test_a_verdict_is_of_pairs(case):
     for kind, number in kinds.items():
         assert f"{number} {kind}" in told["summary"]
     assert f"{compared} of 10 requests compared, clients: {told['clients']}" in told["summary"]
+    prefix = "" if outcome == "passed" else "not updated: "
+    assert f"{prefix}{told['summary']}" in ends.reasons
+    assert about["reason"] == ("" if outcome == "passed" else f"not updated: {told['summary']}")
 
 
 COUNTED = ("answered", "new failed", "new crashed")

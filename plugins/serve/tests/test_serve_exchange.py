@@ -387,7 +387,7 @@ def test_a_client_is_its_key_at_both_doors(compared, tmp_path):
     assert told()["clients"] == 3
 
 
-def test_without_keys_a_client_is_its_address_whatever_it_sends(compared):
+def test_without_keys_a_client_is_its_address_whatever_it_sends(compared, caplog):
     server, told, models = compared()
     for number in range(3):
         name = str(number)  # other keys of the body are refused
@@ -398,6 +398,8 @@ def test_without_keys_a_client_is_its_address_whatever_it_sends(compared):
     models("m", {"data": rows, "context": {"client_digest": "of the program"}})
     until(lambda: told()["outcome"] == "passed")
     assert (told()["clients"], told()["not_sampled"]) == (3, {})
+    until(lambda: models.status()["m"]["versions"]["1"]["state"] == "unloaded")
+    assert not caplog.records, "the new version serves, which is no warning"
 
 
 @pytest.mark.parametrize(

@@ -250,8 +250,7 @@ class Model:
                 if exchange is None or old.pipe is None or old.holding.leaving:
                     self._switch(old, new, keep=not stays)
                 else:
-                    tell = partial(self._tell_exchange, old)
-                    self.exchanging.start(exchange, old, new, keep=not stays, tell=tell)
+                    self.exchanging.start(exchange, old, new, keep=not stays, tell=self._tell)
             return new.number
 
     @contextlib.contextmanager
@@ -310,8 +309,8 @@ class Model:
                 raise known from known.__cause__
             raise
 
-    def _switch(self, old: Version, new: Version, *, keep: bool) -> None:
-        """Let a new version take the place of an old one, and close that."""
+    def _switch(self, old: Version, new: Version, *, keep: bool, reason: str = "") -> None:
+        """Let a new version take the place of an old one, and close that. The reason is told, if there is one."""
         new.last_use = old.last_use
         with self._guard:
             if not self.closed:
@@ -320,7 +319,7 @@ class Model:
         if self.closed and self.versions.get(new.number) is not new:
             new.close(timeout=2.0)
             self._check_open()
-        self._tell(new, "ready", pipeline=new.pipe, replaces=old.number)
+        self._tell(new, "ready", reason=reason, pipeline=new.pipe, replaces=old.number)
         self._retire(old, f"replaced by version {new.number}")
 
     def _exchange(self, old: Version, new: Version, *, keep: bool) -> None:
@@ -335,18 +334,14 @@ class Model:
         del self.previous[:-_KEPT]
         old.on_demand = False
 
-    def _tell_exchange(self, old: Version) -> None:
-        """Have requests sent to the pipeline of an exchange."""
-        self._tell(old, "ready", pipeline=old.pipe)
-
     def _conclude(self, trial: Trial) -> None:
         """Let the version leave that the outcome of an exchange is against."""
         old, new = trial.old, trial.new
         if trial.is_for_new:
             new.reason = ""
-            self._switch(old, new, keep=trial.keep)
+            self._switch(old, new, keep=trial.keep, reason=trial.summary())
         else:
-            old.reason = f"not updated: exchange {trial.outcome}: {trial.reason}"
+            old.reason = f"not updated: {trial.summary()}"
             old.seen = {**old.seen, **new.seen}
             self._tell(old, old.state, pipeline=old.pipe)
             self._drained_aside(new, old.reason)
@@ -432,6 +427,15 @@ class Model:
         fresh.reason, fresh.last_use, version.on_demand = reason, version.last_use, False
         fresh.lazy = version.lazy
         return fresh
+
+    def set_as(self, read: Model) -> None:
+        """Take over what was read anew and needs no build: sizes, and what is kept. An exchange ends for the old version."""
+        for number, version in [*self.versions.items()]:
+            if number in read.versions:
+                version.holding.set_as(read.versions[number].holding)
+        if self.exchanging.coming is not None:
+            with contextlib.suppress(HeadraceError):
+                self.exchanging.end_by_hand(take=False)
 
     def build_aside(self, version: Version) -> None:
         """Build a version of a model that is not served yet, from the configuration that was checked."""

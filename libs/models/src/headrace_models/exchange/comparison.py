@@ -126,29 +126,30 @@ class Trial:
         return evidence.note(kind, pair.sender)
 
     def _compare_answers(self, pair: Pair) -> None:
+        """Compare the rows of both answers. What a judge raises, or an answer that is looked at, fails the new model."""
         exchange = self.exchange
         old, new = (outputs_of(self._outputs, answer) for answer in pair.answers)
         rows = pair.twin.get(keys.REQUEST_SIZE) or None  # none of 0: it is compared as a whole
-        try:
-            found = (
-                distances(old, new, rows, exchange.rtol_of, exchange.atol)
-                if self._judge is None
-                else [_as_distance(self._judge(*pair.answers))]
-            )
-        except Exception as error:  # noqa: BLE001 - the code of a user
-            self.end("failed", f"the judge raised {first_line(error)}")
-            return
 
         def about(row: int) -> dict[str, Any]:
             both = {"old": old, "new": new, "inputs": pair.inputs}
-            told = {
+            values = {
                 name: shown({key: row_of(each, row, rows) for key, each in both_values.items()})
                 for name, both_values in both.items()
                 if both_values
             }
-            return {"row": row, "request_id": shown(pair.twin.get(keys.REQUEST_ID)), **told}
+            return {"row": row, "request_id": shown(pair.twin.get(keys.REQUEST_ID)), **values}
 
-        self._evidence.note_rows(pair.ms, found, about)
+        try:
+            row_distances = (
+                distances(old, new, rows, exchange.rtol_of, exchange.atol)
+                if self._judge is None
+                else [_as_distance(self._judge(*pair.answers))]
+            )
+            self._evidence.note_rows(pair.ms, row_distances, about)
+        except Exception as error:  # noqa: BLE001 - the code of a user
+            who = "the comparison" if self._judge is None else "the judge"
+            self.end("failed", f"{who} raised {first_line(error)}")
 
     def take(self, request: Any, how: Mapping[str, Any]) -> Pair | None:
         """Begin a request with the new model as well, if it is drawn and can be. It never waits.

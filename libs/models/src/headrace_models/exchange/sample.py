@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace import keys
@@ -27,8 +28,10 @@ _FEW_CLIENTS = 3
 
 def client_of(request: Mapping[str, Any]) -> str:
     """Return what tells the client of a request from others, ``""`` where nothing does."""
-    context = request.get(keys.CONTEXT)
-    client = context.get(CLIENT_DIGEST) if isinstance(context, Mapping) else None
+    context, client = request.get(keys.CONTEXT), None
+    if isinstance(context, Mapping):
+        with suppress(Exception):  # a mapping of the user may raise anything
+            client = context.get(CLIENT_DIGEST)
     return client if isinstance(client, str) else ""
 
 
@@ -82,9 +85,9 @@ class Sample:
             return "sequences"
         if self._open >= self._most_open:
             return "no room"
-        own, clients = self._of_client[client], len({*self._of_client, client})
-        part = (own + 1) / self._exchange.requests
-        is_above = own > 0 and clients >= _FEW_CLIENTS and part > self._exchange.per_client
+        pairs, clients = self._of_client[client], len({*self._of_client, client})
+        part = (pairs + 1) / self._exchange.requests
+        is_above = pairs > 0 and clients >= _FEW_CLIENTS and part > self._exchange.per_client
         return "of one client" if is_above else ""
 
     def give_back(self, client: str, *, counts: bool) -> None:

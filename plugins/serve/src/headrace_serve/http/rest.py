@@ -407,8 +407,9 @@ async def _model_ready(exchange: Exchange) -> Reply:
         # The answer does not list the served models, because this route needs no key and would reveal them to
         # everybody.
         raise UnknownModelError(error.name, error.version) from None
-    except UnavailableError:  # it is being loaded
-        return Reply.json({"name": name, "ready": False}, 503)
+    except UnavailableError:  # it is being loaded, or was not built yet
+        ready = service.takes_requests(name, version)
+        return Reply.json({"name": name, "ready": ready}, 200 if ready else 503)
     ready = service.is_ready(model)
     return Reply.json({"name": model.name, "ready": ready}, 200 if ready else 503)
 

@@ -161,7 +161,7 @@ class Catalogue:
             lost = [model for model in versions.values() if model.failed or not model.unloaded]
             lost = [model for model in lost if model.code != "memory"]
             lost = [model for model in lost if (model.name, model.version) not in lazy]
-            if lost and not any(model.ready for model in versions.values()):
+            if lost and not any(model.serves for model in versions.values()):
                 reasons[name] = lost[-1].reason or f"it is {lost[-1].pipe.stats()['state']}"
         return reasons
 
