@@ -19,9 +19,7 @@ from headrace_serve.http.plans import LONGEST_HEAD
 if TYPE_CHECKING:
     import asyncio
 
-    from headrace_serve.admission.limits import Limits
     from headrace_serve.http.plans import Head, Plan, Plans
-    from headrace_serve.monitoring.counters import Counters
     from headrace_serve.service import Service
 
 __all__ = ["protocol_class"]
@@ -49,14 +47,11 @@ def protocol_class(service: Service, plans: Plans) -> type[HttpToolsProtocol]:
 
     They count the requests that they refuse themselves, and the bytes of answers that wait for their clients.
     """
-    limits = service.limits
 
     class Protocol(_LimitedProtocol):
         _refused: ClassVar[set[_LimitedProtocol]] = set()
-        _limits = limits
-        _counters = service.counters
         _plans = plans
-        _longest_head = min(LONGEST_HEAD, limits.max_header_bytes)
+        _longest_head = min(LONGEST_HEAD, service.limits.max_header_bytes)
 
     Protocol.service = service
     return Protocol
@@ -76,8 +71,6 @@ class _LimitedProtocol(HttpToolsProtocol):
     """
 
     _refused: ClassVar[set[_LimitedProtocol]]
-    _limits: Limits
-    _counters: Counters
     service: Service
     _plans: Plans
     _longest_head: int
@@ -164,8 +157,8 @@ class _LimitedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         """Accept a connection, or refuse its request if there are too many."""
         super().connection_made(transport)
-        self.deadlines = Deadlines(self, self._limits)
-        if len(self.connections) - len(self._refused) <= self._limits.max_connections:
+        self.deadlines = Deadlines(self, self.service.limits)
+        if len(self.connections) - len(self._refused) <= self.service.limits.max_connections:
             self.deadlines.start_receiving()
         elif len(self._refused) < _MOST_REFUSED:
             self._refused.add(self)
@@ -252,14 +245,9 @@ class _LimitedProtocol(HttpToolsProtocol):
         self._head_bytes, deadlines.body_bytes, self._left = 0, here, length - here
         deadlines.in_body, deadlines.was_in_body = length > 0, False
         self._incomplete = cycle.more_body = self._left > 0
-        before = self.cycle
-        ended = before is None or (before.response_complete and before.keep_alive)
-        if ended and self._last is None:
-            self.cycle = self._answered = self._next = cycle
-        else:
-            self._begin(cycle)
-            if not self._left and self._last is not None:
-                self._settle_last()
+        self._begin(cycle)
+        if not self._left and self._last is not None:
+            self._settle_last()
         return here
 
     def _parse(self, data: bytes) -> None:
@@ -276,8 +264,8 @@ class _LimitedProtocol(HttpToolsProtocol):
                 return
         if self._incomplete and self._is_silent and not self._ignores:
             self._head_bytes += len(data)
-            if self._head_bytes > self._limits.max_header_bytes:
-                self.refuse_rest(*too_large(self._limits.max_header_bytes))
+            if self._head_bytes > self.service.limits.max_header_bytes:
+                self.refuse_rest(*too_large(self.service.limits.max_header_bytes))
 
     def _refuse_unparsed(self, error: httptools.HttpParserError) -> None:
         if isinstance(error.__context__, HeadError):
@@ -335,7 +323,7 @@ class _LimitedProtocol(HttpToolsProtocol):
         parser = self.parser
         if self in self._refused:
             raise HeadError(*_CROWDED)
-        version = check_head(parser, self.url, self.headers, self._limits.max_header_bytes)
+        version = check_head(parser, self.url, self.headers, self.service.limits.max_header_bytes)
         self._is_silent = False
         if parser.should_upgrade():
             self._upgrade = True
@@ -429,7 +417,7 @@ class _LimitedProtocol(HttpToolsProtocol):
     @property
     def _is_behind(self) -> bool:
         """Whether its client has so much to receive that no further request of it is answered."""
-        return self._unsent > self._limits.max_inflight_bytes // 8
+        return self._unsent > self.service.limits.max_inflight_bytes // 8
 
     def on_response_complete(self) -> None:
         """End an answer: begin the next request that waits, or be idle."""
@@ -488,7 +476,7 @@ class _LimitedProtocol(HttpToolsProtocol):
         head, body = refusal_bytes(status, text, code)
         cycle: Any = self.cycle
         if cycle is None or cycle.response_complete:
-            self._counters.note_unread(str(status), code, len(body))
+            self.service.counters.note_unread(str(status), code, len(body))
         else:
             cycle.refusal = str(status), code, len(body)
         self.transport.write(head + body)
