@@ -138,7 +138,7 @@ def test_an_answer_that_is_written_twice_is_found(monkeypatch):
     answer = cycle.Cycle.answer
 
     def planted(self, head, parts):
-        before = self.transport
+        before = self.connection.transport
         done = answer(self, head, parts)
         if done and len(parts) > 1:
             before.write(b"".join([head, b"date: now\r\n\r\n", *parts]))
@@ -189,7 +189,10 @@ def calls_per_request(server, requests, turns):
     return counted["calls"] / requests / turns
 
 
+@pytest.mark.parametrize("optional", [False, True])
 @pytest.mark.parametrize(("requests", "most"), [(1, 95), (10, 80)])
-def test_a_request_calls_few_functions(requests, most):
-    with Server(models(), port=0) as server:
+def test_a_request_calls_few_functions(requests, most, optional):
+    output = {"datatype": "FP32", "shape": [-1, -1], "optional": optional}
+    served = {**models(), "add": {"config": {"backend": "StormAdd"}, "outputs": {"sum": output}}}
+    with Server(served, port=0) as server:
         assert calls_per_request(server, requests, 20) <= most

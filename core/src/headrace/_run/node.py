@@ -60,6 +60,8 @@ if TYPE_CHECKING:
 class Node:
     """The queue and the instances of one node.
 
+    They are in one object, since each part of its own is a look-up more on the way of a request.
+
     Attributes:
         box: The box of its pipeline.
         name, limits, clock: Its name, its queue keys, and what gives seconds.

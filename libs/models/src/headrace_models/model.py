@@ -14,7 +14,7 @@ from headrace_models.builds import Build
 from headrace_models.changes import Change
 from headrace_models.closing import close_all
 from headrace_models.errors import OutOfMemoryError, UnknownModelError, UnloadedError
-from headrace_models.exchange.phase import Phase
+from headrace_models.exchange.phase import Phase, check_exchange
 from headrace_models.probes import InstancesProbe, MemoryProbe
 from headrace_models.version import Place, Rules, Version, again, as_headrace_error, first_line
 
@@ -236,6 +236,7 @@ class Model:
             old = self.chosen(number)
             if device is None:
                 exchange = exchange or self._rules.exchange(self.name, old.number)
+                check_exchange(exchange)
             if exchange is not None:
                 exchange.judge(allow_import=self._rules.allow_import)
             stays = number is not None or device is not None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ClosedError, ConfigError, HeadraceError, Problem
 from headrace_models.errors import UnknownModelError
+from headrace_models.exchange.phase import check_exchange
 from headrace_models.model import Model
 from headrace_models.prepared import Prepared
 from headrace_models.requests import Requests
@@ -218,6 +219,7 @@ class Operations(Requests):
             ConfigError, SetupError, PluginError: It is wrong, or could not be built. Nothing has changed, and the
                 old version serves on. Its ``reason`` in `status` says why.
         """
+        check_exchange(exchange)
         if config is not None:
             read_entries({split(name)[0]: config})
         model, number = self._model(name), split(name)[1]

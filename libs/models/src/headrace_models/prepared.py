@@ -70,12 +70,12 @@ class Prepared:
         """Let none of them leave for another model before the end of `switch` or `close`."""
         for version in versions:
             if version is not None:
-                version.holding.prepared = True
+                version.holding.prepared.add(self)
                 self._staying.append(version)
 
     def _end_stay(self) -> None:
         for version in self._staying:
-            version.holding.prepared = False
+            version.holding.prepared.discard(self)
         self._wake()
 
     def switch(self) -> None:

@@ -17,7 +17,22 @@ if TYPE_CHECKING:
     from headrace_models.exchange.options import Exchange
     from headrace_models.version import Rules, Version
 
-__all__ = ["Phase"]
+__all__ = ["Phase", "check_exchange"]
+
+
+def check_exchange(given: object) -> None:
+    """Check that what an update was given is an `Exchange`, or None for none.
+
+    Raises:
+        ConfigError: It is something else.
+    """
+    if given is None:
+        return
+    from headrace_models.exchange.options import Exchange  # it needs pydantic
+
+    if not isinstance(given, Exchange):
+        text = f"an exchange is a headrace_models.Exchange, got {type(given).__name__}"
+        raise ConfigError(Problem("exchange", text, hint="Write Exchange(share=0.05, ...)."))
 
 
 class Phase:
@@ -98,7 +113,8 @@ class Phase:
             )
             old.pipe, old.reason = Sampled(trial), ""
             new.state, new.reason = "loading", f"compared with version {old.number}"
-            old.holding.prepared = new.holding.prepared = True
+            for version in (old, new):
+                version.holding.prepared.add(trial)
         tell()
         trial.start()
 
@@ -139,7 +155,8 @@ class Phase:
         with self._guard:
             self._trial, self._last = None, trial.status()
             old.pipe = trial.original
-            old.holding.prepared = new.holding.prepared = False
+            for version in (old, new):
+                version.holding.prepared.discard(trial)
 
     def abandon(self, reason: str) -> list[Version]:
         """End the exchange that goes on, as the model leaves; return its new version, which is to be closed."""

@@ -23,7 +23,7 @@ class Holding:
         is_lent: Whether its pipeline was given to somebody, so that it does not leave either.
         idle_unload_s: Seconds without a request after which it leaves. None: it stays.
         reason: Why it leaves.
-        prepared: Whether it was prepared, or is to be replaced by what was prepared, so that it stays until the switch.
+        prepared: Who has it stay until a switch: exchanges that compare it, and what was prepared beside it or to replace it.
         replaces: What it is to replace. That stays from when this has its room until the operation ends.
         caller: Of a call of a model that did not count with its caller before: the caller.
         waits_since: When it began to wait for room, by the clock of the budget.
@@ -43,7 +43,7 @@ class Holding:
     is_lent: bool = False
     idle_unload_s: float | None = None
     reason: str = "evicted: another model needs its memory"
-    prepared: bool = False
+    prepared: set[object] = field(default_factory=set)
     replaces: Holding | None = None
     caller: Holding | None = None
     waits_since: float = 0.0
@@ -58,7 +58,7 @@ class Holding:
     @property
     def stays(self) -> bool:
         """Whether it never leaves, or not before a switch for which the same thread builds others."""
-        return self.keep or self.is_lent or self.prepared
+        return self.keep or self.is_lent or bool(self.prepared)
 
     def set_as(self, other: Holding) -> None:
         """Set what is given of another one: whether it is kept, when it is idle, and its size, where one of the two is given."""

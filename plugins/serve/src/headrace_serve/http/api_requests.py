@@ -165,11 +165,11 @@ class Asked:
         model, exchange = await self._found(name), self._exchange
         if isinstance(request, list):
             work: Any = exchange.service.run_all(
-                model, [*map(self._named, request)], self._parameters(), exchange.line
+                model, [*map(self._named, request)], self._parameters(), exchange
             )
         elif emit is None:
             named = self._named(request)
-            work = exchange.service.run(model, named, self._parameters(), exchange.line)
+            work = exchange.service.run(model, named, self._parameters(), exchange)
         else:
             work = self._collected(name, request, emit)
         return await exchange.while_connected(work)
@@ -194,7 +194,7 @@ class Asked:
     ) -> AsyncGenerator[tuple[bool, Any], None]:
         model, exchange = await self._found(name), self._exchange
         named = self._named(request)
-        stream = exchange.service.stream(model, named, self._parameters(), exchange.line, **more)
+        stream = exchange.service.stream(model, named, self._parameters(), exchange, **more)
         async with contextlib.aclosing(stream) as each:
             async for part in each:
                 yield part
@@ -202,8 +202,8 @@ class Asked:
     def _named(self, request: Any) -> dict[str, Any]:
         if not isinstance(request, dict):
             raise TypeError(f"a request is a dict, got {type(request).__name__}")
-        if self._exchange.request_id:
-            request.setdefault(keys.REQUEST_ID, self._exchange.request_id)
+        if self._exchange.header_id:
+            request.setdefault(keys.REQUEST_ID, self._exchange.header_id)
         return request
 
     def _parameters(self) -> dict[str, Any]:
@@ -222,7 +222,7 @@ class Asked:
     def _check_key(self, name: str, right: Any) -> None:
         exchange, known = self._exchange, self._exchange.service.keys
         if known is not None:
-            exchange.line.key = known.check(exchange.headers, right, name)
+            exchange.key = known.check(exchange.headers, right, name)
 
     async def _found(self, name: str) -> Model:
         """Return a model that takes requests, and take a place in its queue."""

@@ -15,13 +15,12 @@ from headrace_serve.http.cycle import Cycle, refusal_bytes
 from headrace_serve.http.deadlines import Deadlines
 from headrace_serve.http.heads import HeadError, check_head, too_large, without_upgrade
 from headrace_serve.http.plans import LONGEST_HEAD
-from headrace_serve.inference.steps import Steps
 
 if TYPE_CHECKING:
     import asyncio
 
     from headrace_serve.admission.limits import Limits
-    from headrace_serve.http.plans import Plan, Plans
+    from headrace_serve.http.plans import Head, Plan, Plans
     from headrace_serve.monitoring.counters import Counters
     from headrace_serve.service import Service
 
@@ -56,10 +55,10 @@ def protocol_class(service: Service, plans: Plans) -> type[HttpToolsProtocol]:
         _refused: ClassVar[set[_LimitedProtocol]] = set()
         _limits = limits
         _counters = service.counters
-        _service = service
         _plans = plans
         _longest_head = min(LONGEST_HEAD, limits.max_header_bytes)
 
+    Protocol.service = service
     return Protocol
 
 
@@ -79,7 +78,7 @@ class _LimitedProtocol(HttpToolsProtocol):
     _refused: ClassVar[set[_LimitedProtocol]]
     _limits: Limits
     _counters: Counters
-    _service: Service
+    service: Service
     _plans: Plans
     _longest_head: int
     _unsent = _unsent_parts = 0
@@ -97,6 +96,7 @@ class _LimitedProtocol(HttpToolsProtocol):
     _tells: Cycle | None = None
     _is_ended = False
     pipeline: deque[Any]  # of cycles alone
+    cycle: Any
 
     def is_fresh(self, since: float) -> bool:
         """Return whether a request is being received, or the connection is newer than ``since`` and has had none."""
@@ -222,7 +222,7 @@ class _LimitedProtocol(HttpToolsProtocol):
                 end = data.find(b"\r\n\r\n", 0, self._longest_head) + 4
                 known = self._plans.find(data[:end]) if end > 4 else None
                 if known is not None:
-                    end += self._begin_known(*known, data, end)
+                    end += self._begin_known(known, data, end)
                 elif end > 4:
                     self._new = None
                     self._parse(data[:end])
@@ -239,14 +239,12 @@ class _LimitedProtocol(HttpToolsProtocol):
             cycle, self._next = self._next, None
             self._start(cycle)
 
-    def _begin_known(
-        self, plan: Plan, varying: dict[bytes, bytes], length: int, data: bytes, place: int
-    ) -> int:
+    def _begin_known(self, head: Head, data: bytes, place: int) -> int:
         """Begin a request whose head was seen before. Return how many bytes of its body, from a place on, are there."""
         deadlines = self.deadlines
         if deadlines.receiving is not None:
             deadlines.stop_receiving()
-        cycle = Cycle(self, plan, varying, keep_alive=True, expects=False)
+        cycle, length = Cycle(self, head, keep_alive=True, expects=False), head.length
         here = min(length, len(data) - place)
         if here:
             cycle.pieces.append(data[place : place + here])
@@ -357,12 +355,12 @@ class _LimitedProtocol(HttpToolsProtocol):
             "raw_path": raw_path,
             "query_string": url.query or b"",
         }
-        plan, varying = self._plans.made(self.scope, self.headers)
+        head = self._plans.made(self.scope, self.headers)
         self.headers = _TRAILERS
         expects = self.expect_100_continue and version != "1.0"
         keep_alive = version != "1.0" and parser.should_keep_alive()
-        self._new = plan if version != "1.0" and keep_alive and url.host is None else None
-        self._begin(Cycle(self, plan, varying, keep_alive=keep_alive, expects=expects))
+        self._new = head.plan if version != "1.0" and keep_alive and url.host is None else None
+        self._begin(Cycle(self, head, keep_alive=keep_alive, expects=expects))
 
     def _begin(self, cycle: Cycle) -> None:
         """Let a request be answered, after those before it on this connection."""
@@ -387,12 +385,7 @@ class _LimitedProtocol(HttpToolsProtocol):
 
     def _start(self, cycle: Any) -> None:
         self._answered = cycle
-        route = cycle.plan.route
-        cycle.task = steps = Steps(route.answer(cycle), self.tasks, self.loop)
-        if route.is_task:
-            steps.become_task()
-        else:
-            steps.go_on()
+        cycle.plan.route.begin(cycle)
 
     def on_body(self, body: bytes) -> None:
         """Take a part of the body; drop it if the request is answered already."""
@@ -430,7 +423,7 @@ class _LimitedProtocol(HttpToolsProtocol):
 
     def _note_unsent(self, now: int, parts: int) -> None:
         more_parts = parts - self._unsent_parts
-        self._service.note_unsent(now - self._unsent - more_parts, more_parts)
+        self.service.note_unsent(now - self._unsent - more_parts, more_parts)
         self._unsent, self._unsent_parts = now, parts
 
     @property

@@ -62,7 +62,8 @@ async def open_grpc(
     """
     import grpc
 
-    from headrace_serve.grpc.service import add_services
+    from headrace_serve.grpc.service import methods_of
+    from headrace_serve.grpc.servicer import add_methods
 
     limits = service.limits
     options = [
@@ -101,7 +102,7 @@ async def open_grpc(
     except OSError as error:
         raise not_listening(host, port, error, "--grpc-port") from error
     server = grpc.aio.server(options=options)
-    add_services(server, service)
+    add_methods(server, methods_of(service), service)
     try:
         address = url_of("", host, port).removeprefix("://")
         if certificates is None:
