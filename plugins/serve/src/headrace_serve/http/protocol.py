@@ -19,6 +19,7 @@ from headrace_serve.inference.steps import Steps
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable
 
     from headrace_serve.admission.limits import Limits
     from headrace_serve.http.plans import Plan, Plans
@@ -31,6 +32,9 @@ logger = logging.getLogger("headrace.serve")
 
 _TRAILERS: Any = deque(maxlen=0)
 """Drops the headers behind a body, which nobody reads."""
+
+_OF_HTTP2 = b"PRI * HTTP/2"
+"""How a client begins that speaks HTTP/2 at once (RFC 9113, 3.4)."""
 
 _MOST_PIPELINED = 64
 """So many requests wait behind the one that is answered, with so few bytes of bodies that reading does not pause."""
@@ -45,10 +49,17 @@ _REFUSED_S = 1.0
 """Seconds for a client to send the request that is refused, and again to read the answer and close."""
 
 
-def protocol_class(service: Service, plans: Plans) -> type[HttpToolsProtocol]:
+def protocol_class(
+    service: Service, plans: Plans, http2: Callable[[], asyncio.Protocol] | None
+) -> type[HttpToolsProtocol]:
     """Return the class of connections with these plans.
 
     They count the requests that they refuse themselves, and the bytes of answers that wait for their clients.
+
+    Args:
+        service: What is served.
+        plans: What known heads mean.
+        http2: Gives the protocol of a client that begins with the preface of HTTP/2. None: such clients are refused.
     """
     limits = service.limits
 
@@ -58,6 +69,7 @@ def protocol_class(service: Service, plans: Plans) -> type[HttpToolsProtocol]:
         _counters = service.counters
         _service = service
         _plans = plans
+        _http2 = staticmethod(http2) if http2 is not None else None
         _longest_head = min(LONGEST_HEAD, limits.max_header_bytes)
 
     return Protocol
@@ -81,6 +93,7 @@ class _LimitedProtocol(HttpToolsProtocol):
     _counters: Counters
     _service: Service
     _plans: Plans
+    _http2: Callable[[], asyncio.Protocol] | None
     _longest_head: int
     _unsent = _unsent_parts = 0
     _left = 0
@@ -208,6 +221,8 @@ class _LimitedProtocol(HttpToolsProtocol):
 
         A head that is there whole is looked up. One that is not known, and a body in chunks, are parsed.
         """
+        if self.cycle is None and self._speaks_http2(data):
+            return
         while data and not self._ignores:
             if self._left:
                 piece, data = data[: self._left], data[self._left :]
@@ -238,6 +253,19 @@ class _LimitedProtocol(HttpToolsProtocol):
         if self._next is not None:
             cycle, self._next = self._next, None
             self._start(cycle)
+
+    def _speaks_http2(self, data: bytes) -> bool:
+        """Leave the connection to another protocol if its first bytes say so. Return whether they do."""
+        if self._http2 is None or not data.startswith(_OF_HTTP2):
+            return False
+        self.deadlines.stop()
+        self.connections.discard(self)
+        self._refused.discard(self)
+        other = self._http2()
+        self.transport.set_protocol(other)
+        other.connection_made(self.transport)
+        other.data_received(data)
+        return True
 
     def _begin_known(
         self, plan: Plan, varying: dict[bytes, bytes], length: int, data: bytes, place: int
