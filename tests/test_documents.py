@@ -41,7 +41,6 @@ FOLLOWED = {
     r"libs/tensors/README": "libs/tensors/tests/test_tensors_readme.py",
     r"plugins/cv/README": "plugins/cv/tests/test_cv_contract.py",
     r"plugins/observe/README": "plugins/observe/tests/test_observe_examples.py",
-    r"plugins/ort/README": "plugins/ort/tests/test_ort_package.py",
     r"plugins/serve/README": "plugins/serve/tests/test_serve_page.py",
     r"plugins/(torch|vision)/README": r"plugins/\1/tests/test_\1_readme.py",
 }

@@ -2,23 +2,104 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
+import subprocess
+import sys
+from importlib.metadata import entry_points
 
 import address
 import deprecations
 import public_names
 import pytest
+from distributions import folders
 
-import headrace_process
-import headrace_remote
+FOLDERS = {
+    package.name: folder
+    for folder in folders()
+    for package in (folder / "src").iterdir()
+    if package.name.isidentifier()
+}
+HEAVY = {
+    *("PIL", "asyncio", "av", "cuda", "cv2", "filelock", "google.protobuf", "grpc", "numpy"),
+    *("onnx", "onnxruntime", "ray", "starlette", "supervision", "tensorrt", "tensorrt_rtx"),
+    *("tokenizers", "torch", "uvicorn"),
+}
+ALLOWED = {"headrace_models": {"asyncio", "headrace.errors"}}
+"""What a package loads that the others do not: it comes last."""
+LIGHT = {
+    "headrace_tensors": "Port read_item is_lost find_crops warm_up_rows joined read_capsule",
+    "headrace_cv": "check_image_file",
+}
+"""Names beside the backends that load no library."""
+OPTIONS = {
+    "LetterBoxMat": {"resize_h": 4, "resize_w": 4, "fill_value": [1, 2, 3]},
+    "ResizeMat": {"resize_h": 4},
+    "Mat2Tensor": {"mean": [1, 2, 3]},
+}
+"""Options that are checked without a library."""
+BACKENDS = [
+    entry
+    for entry in entry_points(group="headrace.backends")
+    if entry.value.partition(".")[0].partition(":")[0] in FOLDERS
+]
 
 
-@pytest.mark.parametrize("package", [headrace_process, headrace_remote])
-def test_all_names_of_a_package_resolve_and_are_listed(package):
-    assert sorted(package.__all__) == package.__all__ == dir(package)
-    for name in package.__all__:
-        assert getattr(package, name) is not None
-    assert not hasattr(package, "nonsense")
+@pytest.mark.parametrize("name", FOLDERS)
+def test_all_names_of_a_package_resolve_and_are_listed(name):
+    package = importlib.import_module(name)
+    assert {*package.__all__} <= {*dir(package)}
+    assert len({*package.__all__}) == len(package.__all__)
+    for one in package.__all__:
+        try:
+            found = getattr(package, one)
+        except (
+            ModuleNotFoundError
+        ) as error:  # a library that is not installed, and no module of ours
+            found = None if error.name.startswith("headrace") else error
+        assert found is not None, one
+    with pytest.raises(AttributeError, match="nonsense"):
+        package.nonsense  # noqa: B018
+
+
+def test_packages_and_their_backends_load_no_heavy_library():
+    program = f"""
+import importlib, sys
+from importlib.metadata import EntryPoint
+
+def loaded(who, heavy):
+    found = heavy & {{*sys.modules}} - seen
+    seen.update(found)
+    if found:
+        print(who, sorted(found))
+
+seen = set()
+for name in {sorted(FOLDERS, key=ALLOWED.__contains__)}:
+    importlib.import_module(name)
+    seen |= {ALLOWED}.get(name, set())
+    loaded(name, {HEAVY | {"pydantic", "headrace.errors"}})
+for name, value in {[(entry.name, entry.value) for entry in BACKENDS]}:
+    options = EntryPoint(name, value, "").load().Options
+    options(**{OPTIONS}[name]) if name in {[*OPTIONS]} else None
+    loaded(value, {HEAVY})
+for name, light in {LIGHT}.items():
+    [getattr(importlib.import_module(name), one) for one in light.split()]
+    loaded(light, {HEAVY})
+"""
+    command = [sys.executable, "-W", "error", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+def test_every_docstring_of_a_backend_has_all_sections():
+    lost = {
+        (entry.name, section)
+        for entry in BACKENDS
+        for section in ("Reads", "Writes", "Batch", "Raises", "Source")
+        if f"\n{section}:" not in inspect.cleandoc(entry.load().__doc__)
+    }
+    assert lost == set()
 
 
 BEFORE = {

@@ -176,14 +176,6 @@ def test_an_unrelated_run_of_pytest_loads_nothing_of_headrace_but_the_plugin(tmp
     assert done.returncode == 0, done.stdout
 
 
-def test_the_fakes_and_the_kit_are_found_by_name():
-    assert dir(headrace_testing) == sorted(headrace_testing.__all__)
-    for name in {*headrace_testing.__all__} - {"__version__"}:
-        assert getattr(headrace_testing, name).__name__ == name
-    with pytest.raises(AttributeError, match="Fakes"):
-        headrace_testing.Fakes  # noqa: B018
-
-
 def test_the_command_says_what_to_install_where_the_kit_is_not():
     done = run(
         "-c",

@@ -63,30 +63,6 @@ def python(program, **environment):
     )
 
 
-def test_importing_the_backends_loads_neither_opencv_nor_numpy():
-    program = """
-import sys, headrace_cv, headrace_cv.classes, headrace_cv.color, headrace_cv.crop, headrace_cv.decode
-import headrace_cv.decode_tensor
-import headrace_cv.detection, headrace_cv.encode, headrace_cv.resize, headrace_cv.letterbox
-import headrace_cv.tensor
-headrace_cv.letterbox.LetterBoxMat.Options(resize_h=4, resize_w=4, fill_value=[1, 2, 3])
-headrace_cv.resize.ResizeMat.Options(resize_h=4)
-headrace_cv.tensor.Mat2Tensor.Options(mean=[1, 2, 3])
-headrace_cv.check_image_file
-print([name for name in ("cv2", "numpy") if name in sys.modules])
-"""
-    done = python(program)
-    assert (done.stdout, done.stderr) == ("[]\n", "")
-
-
-def test_every_public_name_exists_and_is_listed():
-    assert dir(headrace_cv) == sorted(headrace_cv.__all__)
-    for name in {*headrace_cv.__all__} - {"__version__"}:
-        assert getattr(headrace_cv, name).__name__ == name
-    with pytest.raises(AttributeError):
-        headrace_cv.nothing  # noqa: B018
-
-
 def test_every_backend_has_its_entry_point():
     listed = PYPROJECT.read_text("utf-8").split('headrace.backends"]\n')[1].split("\n\n")[0]
     expected = {f'{c.__name__} = "{c.__module__}:{c.__name__}"' for c in OPTIONS}

@@ -153,8 +153,8 @@ def test_a_lazy_model_is_built_by_its_first_request(serving, owner):
         server = serving(source)
     assert Says.built == 1
     assert httpx.get(f"{server.url}/v2/health/ready").status_code == 200
-    assert httpx.get(f"{server.url}/v2/models/m/ready").status_code == 503
-    assert index(server)["m", "1"] == ("UNAVAILABLE", "its first request builds it")
+    assert httpx.get(f"{server.url}/v2/models/m/ready").json() == {"name": "m", "ready": True}
+    assert index(server)["m", "1"] == ("READY", "not in memory: its next request loads it")
     assert Says.built == 1  # who looks builds nothing
     ready = when(source, "m", "ready")
     assert run(server).status_code == 200
@@ -170,7 +170,7 @@ def test_metadata_build_a_lazy_model_too(serving):
     late = {"config": saying("one"), "preload": False}
     server = serving({"m": late, "n": late, "k": late}, grpc_port=0, apis=["openai"])
     with triton_grpc.InferenceServerClient(server.grpc_url.partition("://")[2]) as client:
-        assert not client.is_model_ready("m")
+        assert client.is_model_ready("m")
         assert client.get_model_metadata("m").outputs[0].name == "one"
         assert client.is_model_ready("m")
     assert httpx.get(f"{server.url}/v2/models/n").json()["outputs"][0]["name"] == "one"

@@ -1,4 +1,3 @@
-import inspect
 import json
 import subprocess
 import sys
@@ -17,7 +16,6 @@ from headrace_trt import BuildSettings, Onnx2Tensorrt, TensorrtInferTensor
 from headrace_trt.writing import TENSORRT_TENSOR
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
 WORDS = {
     "LoadTensorrtEngine", "Onnx2Tensorrt", "TensorrtCat", "TensorrtInferTensor", "TensorrtSplit",
 }  # fmt: skip
@@ -29,36 +27,13 @@ def run(code, **where):
     )
 
 
-def test_the_modules_with_the_words_load_no_heavy_library():
-    code = (
-        "import sys, headrace_trt\n"
-        "headrace_trt.Onnx2Tensorrt.Options; headrace_trt.LoadTensorrtEngine.Options\n"
-        "headrace_trt.TensorrtInferTensor.Options; headrace_trt.TensorrtCat\n"
-        "heavy = {'tensorrt', 'tensorrt_rtx', 'cuda.bindings', 'numpy', 'onnx', 'torch', 'filelock'}\n"
-        "print(sorted(heavy & set(sys.modules)))"
-    )
-    done = run(code)
-    assert (done.stdout.strip(), done.stderr) == ("[]", "")
-
-
-def test_all_names_resolve_and_are_listed():
-    assert sorted(headrace_trt.__all__) == headrace_trt.__all__ == dir(headrace_trt)
-    for name in headrace_trt.__all__:
-        assert getattr(headrace_trt, name) is not None
-    assert not hasattr(headrace_trt, "nonsense")
-
-
 def test_every_word_is_offered_and_certified():
     found = metadata.entry_points()
     mine = {p.name for p in found.select(group="headrace.backends") if "headrace_trt" in p.value}
     kits = {p.name for p in found.select(group="headrace.conformance") if "headrace_trt" in p.value}
     assert mine == WORDS
     assert kits == {*WORDS, "TensorrtTensor"}
-    for name in WORDS:
-        word = getattr(headrace_trt, name)
-        assert word.owns_thread
-        for section in ("Reads", "Writes", "Batch", "Raises", "Source"):
-            assert f"\n{section}:\n" in inspect.cleandoc(word.__doc__)
+    assert all(getattr(headrace_trt, name).owns_thread for name in WORDS)
 
 
 def test_explain_and_check_need_no_library(small_net):

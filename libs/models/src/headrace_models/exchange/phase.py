@@ -17,7 +17,22 @@ if TYPE_CHECKING:
     from headrace_models.exchange.options import Exchange
     from headrace_models.version import Rules, Version
 
-__all__ = ["Phase"]
+__all__ = ["Phase", "check_exchange"]
+
+
+def check_exchange(exchange: object) -> None:
+    """Check that what an update was given is an `Exchange`, or None for none.
+
+    Raises:
+        ConfigError: It is something else.
+    """
+    if exchange is None:
+        return
+    from headrace_models.exchange.options import Exchange  # it needs pydantic
+
+    if not isinstance(exchange, Exchange):
+        text = f"an exchange is a headrace_models.Exchange, got {type(exchange).__name__}"
+        raise ConfigError(Problem("exchange", text, hint="Write Exchange(share=0.05, ...)."))
 
 
 class Phase:
@@ -85,11 +100,11 @@ class Phase:
         new: Version,
         *,
         keep: bool,
-        tell: Callable[[], None],
+        tell: Callable[..., None],
     ) -> None:
         """Let a new version run requests beside the old one, until one of them leaves.
 
-        Whoever is told of the pipeline of the old one, by ``tell``, has it before `status` shows the exchange.
+        Whoever is told of the pipeline of the old one, by ``tell(old, "ready", pipeline=...)``, has it before `status` shows the exchange.
         """
         with self._guard:
             self._check_open()
@@ -98,8 +113,9 @@ class Phase:
             )
             old.pipe, old.reason = Sampled(trial), ""
             new.state, new.reason = "loading", f"compared with version {old.number}"
-            old.holding.prepared = new.holding.prepared = True
-        tell()
+            for version in (old, new):
+                version.holding.prepared.add(trial)
+        tell(old, "ready", pipeline=old.pipe)
         trial.start()
 
     def _end_by_itself(self, trial: Trial) -> None:
@@ -139,7 +155,8 @@ class Phase:
         with self._guard:
             self._trial, self._last = None, trial.status()
             old.pipe = trial.original
-            old.holding.prepared = new.holding.prepared = False
+            for version in (old, new):
+                version.holding.prepared.discard(trial)
 
     def abandon(self, reason: str) -> list[Version]:
         """End the exchange that goes on, as the model leaves; return its new version, which is to be closed."""

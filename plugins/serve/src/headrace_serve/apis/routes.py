@@ -5,19 +5,39 @@ from __future__ import annotations
 import inspect
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
 
 import headrace
 from headrace.errors import ConfigError, Problem, among
 
-__all__ = ["ApiRoute", "routes_of"]
+__all__ = ["Answering", "ApiRoute", "Inputs", "routes_of"]
 
 _PLACE = re.compile(r"(GET|POST) /\S+")
 _OWN = re.compile(r"\w+ /(v2(?!/rerank$)|run|ui|docs|metrics|openapi\.json)(/|$)")
 """Where the server has routes of its own: Cohere's clients have the only other one below ``/v2``."""
 _NAMED = re.compile(r"\{\w+\}")
+
+
+class Inputs(NamedTuple):
+    """What the generator of a route yields: requests of a model. It is sent the requests as the pipeline has left them, and their results.
+
+    Attributes:
+        model: The name of the model.
+        values, shared: As `headrace_serve.http.api_requests.Asked.requests` takes them.
+        spare: Keys of ``shared`` that are left out where the model does not declare them: they change no answer.
+    """
+
+    model: str
+    values: list[Any]
+    shared: Mapping[str, Any] = MappingProxyType({})
+    spare: Sequence[str] = ()
+
+
+Answering = Generator[Inputs, tuple[list[dict[str, Any]], list[Any]], Any]
+"""A generator that reads a body of JSON, yields `Inputs`, and returns the answer."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +46,8 @@ class ApiRoute:
 
     Attributes:
         api: The name of its API.
-        function: Answers what `headrace_serve.http.api_requests.Asked` has.
+        function: Answers what `headrace_serve.http.api_requests.Asked` has: a coroutine, an asynchronous generator of events, or
+            for such a request and its JSON a generator of type `Answering`.
         right: The right that a key must have. None: no key is needed.
         error: Makes the body of a refusal for its status, code and text. None: it is that of every other route.
     """

@@ -18,7 +18,6 @@ from headrace_serve.grpc.context import STATUSES, CallError
 from headrace_serve.http2.frames import CANCEL
 from headrace_serve.http2.heads import block_of
 from headrace_serve.http2.stream import Stream
-from headrace_serve.inference.steps import Steps
 from headrace_serve.threads import Pool
 
 if TYPE_CHECKING:
@@ -373,15 +372,12 @@ class Call(Stream):
         method: Any = plan.method
         if not (self._messages or self.is_received or method.streams):
             self._door.receiving.begin(self)
-        if method.streams:
-            if self._due_s is not None:
-                self._late = self._door.loop.call_at(self._due_s, self._end_late)
-            self._task = self._door.loop.create_task(self._stream(method))
-            self._door.tasks.add(self._task)
-            self._task.add_done_callback(self._door.tasks.discard)
-        else:
-            self._task = Steps(self._answer(method), self._door.tasks, self._door.loop)
-            self._task.go_on()
+        if method.streams and self._due_s is not None:
+            self._late = self._door.loop.call_at(self._due_s, self._end_late)
+        work = self._stream(method) if method.streams else self._answer(method)
+        self._task = self._door.loop.create_task(work)
+        self._door.tasks.add(self._task)
+        self._task.add_done_callback(self._door.tasks.discard)
 
     async def _answer(self, method: Method) -> None:
         try:

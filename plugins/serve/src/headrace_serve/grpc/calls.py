@@ -185,7 +185,7 @@ class Calls:
     def end(self, line: AccessLine, request: Any) -> None:
         """Count a call and log it."""
         name = _model_of(request)
-        line.model = name if self._service.models.has(name) else ""
+        line.model_name = name if self._service.models.has(name) else ""
         self._service.counters.end("grpc", line)
         line.log(getattr(request, "id", ""))
 

@@ -15,14 +15,13 @@ from headrace_serve.http.cycle import Cycle, refusal_bytes
 from headrace_serve.http.deadlines import Deadlines
 from headrace_serve.http.heads import HeadError, check_head, too_large, without_upgrade
 from headrace_serve.http.plans import LONGEST_HEAD
-from headrace_serve.inference.steps import Steps
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
     from headrace_serve.admission.limits import Limits
-    from headrace_serve.http.plans import Plan, Plans
+    from headrace_serve.http.plans import Head, Plan, Plans
     from headrace_serve.monitoring.counters import Counters
     from headrace_serve.service import Service
 
@@ -67,11 +66,11 @@ def protocol_class(
         _refused: ClassVar[set[_LimitedProtocol]] = set()
         _limits = limits
         _counters = service.counters
-        _service = service
         _plans = plans
         _http2 = staticmethod(http2) if http2 is not None else None
         _longest_head = min(LONGEST_HEAD, limits.max_header_bytes)
 
+    Protocol.service = service
     return Protocol
 
 
@@ -91,7 +90,7 @@ class _LimitedProtocol(HttpToolsProtocol):
     _refused: ClassVar[set[_LimitedProtocol]]
     _limits: Limits
     _counters: Counters
-    _service: Service
+    service: Service
     _plans: Plans
     _http2: Callable[[], asyncio.Protocol] | None
     _longest_head: int
@@ -110,6 +109,7 @@ class _LimitedProtocol(HttpToolsProtocol):
     _tells: Cycle | None = None
     _is_ended = False
     pipeline: deque[Any]  # of cycles alone
+    cycle: Any
 
     def is_fresh(self, since: float) -> bool:
         """Return whether a request is being received, or the connection is newer than ``since`` and has had none."""
@@ -221,9 +221,7 @@ class _LimitedProtocol(HttpToolsProtocol):
 
         A head that is there whole is looked up. One that is not known, and a body in chunks, are parsed.
         """
-        if self.cycle is None and self._speaks_http2(data):
-            return
-        while data and not self._ignores:
+        while data and not self._ignores and not self._speaks_http2(data):
             if self._left:
                 piece, data = data[: self._left], data[self._left :]
                 self._left -= len(piece)
@@ -237,7 +235,7 @@ class _LimitedProtocol(HttpToolsProtocol):
                 end = data.find(b"\r\n\r\n", 0, self._longest_head) + 4
                 known = self._plans.find(data[:end]) if end > 4 else None
                 if known is not None:
-                    end += self._begin_known(*known, data, end)
+                    end += self._begin_known(known, data, end)
                 elif end > 4:
                     self._new = None
                     self._parse(data[:end])
@@ -256,7 +254,8 @@ class _LimitedProtocol(HttpToolsProtocol):
 
     def _speaks_http2(self, data: bytes) -> bool:
         """Leave the connection to another protocol if its first bytes say so. Return whether they do."""
-        if self._http2 is None or not data.startswith(_OF_HTTP2):
+        is_first = self.cycle is None and not self._incomplete
+        if not is_first or self._http2 is None or not data.startswith(_OF_HTTP2):
             return False
         self.deadlines.stop()
         self.connections.discard(self)
@@ -267,14 +266,12 @@ class _LimitedProtocol(HttpToolsProtocol):
         other.data_received(data)
         return True
 
-    def _begin_known(
-        self, plan: Plan, varying: dict[bytes, bytes], length: int, data: bytes, place: int
-    ) -> int:
+    def _begin_known(self, head: Head, data: bytes, place: int) -> int:
         """Begin a request whose head was seen before. Return how many bytes of its body, from a place on, are there."""
         deadlines = self.deadlines
         if deadlines.receiving is not None:
             deadlines.stop_receiving()
-        cycle = Cycle(self, plan, varying, keep_alive=True, expects=False)
+        cycle, length = Cycle(self, head, keep_alive=True, expects=False), head.length
         here = min(length, len(data) - place)
         if here:
             cycle.pieces.append(data[place : place + here])
@@ -385,12 +382,12 @@ class _LimitedProtocol(HttpToolsProtocol):
             "raw_path": raw_path,
             "query_string": url.query or b"",
         }
-        plan, varying = self._plans.made(self.scope, self.headers)
+        head = self._plans.made(self.scope, self.headers)
         self.headers = _TRAILERS
         expects = self.expect_100_continue and version != "1.0"
         keep_alive = version != "1.0" and parser.should_keep_alive()
-        self._new = plan if version != "1.0" and keep_alive and url.host is None else None
-        self._begin(Cycle(self, plan, varying, keep_alive=keep_alive, expects=expects))
+        self._new = head.plan if version != "1.0" and keep_alive and url.host is None else None
+        self._begin(Cycle(self, head, keep_alive=keep_alive, expects=expects))
 
     def _begin(self, cycle: Cycle) -> None:
         """Let a request be answered, after those before it on this connection."""
@@ -415,12 +412,7 @@ class _LimitedProtocol(HttpToolsProtocol):
 
     def _start(self, cycle: Any) -> None:
         self._answered = cycle
-        route = cycle.plan.route
-        cycle.task = steps = Steps(route.answer(cycle), self.tasks, self.loop)
-        if route.is_task:
-            steps.become_task()
-        else:
-            steps.go_on()
+        cycle.plan.route.begin(cycle)
 
     def on_body(self, body: bytes) -> None:
         """Take a part of the body; drop it if the request is answered already."""
@@ -458,7 +450,7 @@ class _LimitedProtocol(HttpToolsProtocol):
 
     def _note_unsent(self, now: int, parts: int) -> None:
         more_parts = parts - self._unsent_parts
-        self._service.note_unsent(now - self._unsent - more_parts, more_parts)
+        self.service.note_unsent(now - self._unsent - more_parts, more_parts)
         self._unsent, self._unsent_parts = now, parts
 
     @property

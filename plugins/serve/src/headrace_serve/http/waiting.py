@@ -68,7 +68,7 @@ async def wait_for(
     exchange: Exchange, name: str, version: str = "", timeout_us: int | None = None
 ) -> Model:
     """Wait until a model has come, within its time from the first wait of the request on; as `wait`."""
-    line, most_ms = exchange.line, exchange.service.limits.max_timeout_ms
+    line, most_ms = exchange, exchange.service.limits.max_timeout_ms
     times_s = [timeout_us / 1e6] if timeout_us else []
     times_s += [] if most_ms is None else [most_ms / 1e3]
     if times_s and line.until_s is None:
