@@ -97,10 +97,21 @@ class Door:
             limits.max_connection_age_s,
         )
 
-    def connection(self) -> Connection:
-        """Return the protocol of a new connection."""
+    @property
+    def is_full(self) -> bool:
+        """Whether there are as many connections as there may be."""
+        return len(self.connections) >= self.service.limits.max_connections
+
+    def connection(self, *, is_refused: bool = False) -> Connection:
+        """Return the protocol of a new connection.
+
+        Args:
+            is_refused: Whether the client is told to leave at once.
+        """
         note = partial(self.service.note_unsent, 0)
-        return Connection(self.loop, self._bounds, self._open, self.connections, note)
+        return Connection(
+            self.loop, self._bounds, self._open, self.connections, note, is_refused=is_refused
+        )
 
     def _open(self, connection: Connection, number: int, head: Head, window: int) -> Call:
         plan = head.plan
@@ -124,9 +135,14 @@ class Door:
             task.cancel()
 
     def close(self) -> None:
-        """End all connections."""
+        """End all connections, and give their clients a moment to take the last bytes."""
         for connection in list(self.connections):
             connection.close()
+
+    def abort(self) -> None:
+        """End all connections at once."""
+        for connection in list(self.connections):
+            connection.transport.abort()
 
 
 def _peer(transport: Any) -> str:

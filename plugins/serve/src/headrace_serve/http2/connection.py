@@ -81,6 +81,7 @@ class Connection(asyncio.Protocol):
         connections: Has this connection from its begin to its end.
         note_buffered: Told how many more bytes wait in the buffer of a socket whose client does not take them, less than 0:
             how many fewer.
+        is_refused: Whether the client is told to leave at once.
     """
 
     transport: Any
@@ -92,7 +93,10 @@ class Connection(asyncio.Protocol):
         open_stream: Callable[[Connection, int, Head, int], Stream],
         connections: MutableSet[Connection],
         note_buffered: Callable[[int], None],
+        *,
+        is_refused: bool = False,
     ) -> None:
+        self._is_refused = is_refused
         self._loop, self._bounds, self._connections = loop, bounds, connections
         self._open_stream, self._note_buffered = open_stream, note_buffered
         self._heads, self._patience = Heads(bounds.header_bytes), Patience(loop.time)
@@ -141,6 +145,8 @@ class Connection(asyncio.Protocol):
         )
         self._outbox.put(frame(frames.SETTINGS, 0, 0, struct.pack(">HIHIHI", *values)))
         self._outbox.put(frames.window_update(0, _WINDOW - _USUAL_WINDOW))
+        if self._is_refused:
+            self._fail(ConnectionFaultError(frames.NO_ERROR, "no more connections are taken"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End all streams."""
