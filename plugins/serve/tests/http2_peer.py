@@ -130,20 +130,19 @@ class Served:
         self.loop, self.transport = Loop(), Transport()
         self.streams, self.connections, self.buffered = [], set(), 0
 
-        def open_stream(*given):
-            self.streams.append(stream(*given))
-            return self.streams[-1]
-
-        self.connection = Connection(
-            self.loop, bounds, open_stream, self.connections, self._note_buffered
-        )
+        self._stream = stream
+        self.connection = Connection(self.loop, bounds, self)
         self.transport.protocol = self.connection
         self.connection.connection_made(self.transport)
         self.encoder, self._decoder, self._read = hpack.Encoder(), hpack.Decoder(), 0
         if greet:
             self.send(PREFACE + SETTINGS)
 
-    def _note_buffered(self, more):
+    def open_stream(self, *given):
+        self.streams.append(self._stream(*given))
+        return self.streams[-1]
+
+    def note_buffered(self, more):
         self.buffered += more
 
     def send(self, data):

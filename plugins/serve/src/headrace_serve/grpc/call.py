@@ -139,7 +139,6 @@ class Call(Stream):
         "_messages",
         "_needs",
         "_owed",
-        "_part_bytes",
         "_parts",
         "_plan",
         "_skips",
@@ -162,7 +161,7 @@ class Call(Stream):
         self._due_s = None if timeout_s is None else door.loop.time() + timeout_s
         self._messages: deque[tuple[int, bytes | HeadraceError]] = deque()
         self._parts: list[bytes] = []
-        self._part_bytes, self._needs, self._skips = 0, -1, 0
+        self._needs, self._skips = -1, 0
         self._held = self._unsent = self._owed = 0
         self._waiter: asyncio.Future[None] | None = None
         self._space: asyncio.Future[None] | None = None
@@ -196,12 +195,12 @@ class Call(Stream):
                 self.allow(skipped)
                 continue
             if self._needs < 0:  # its prefix is not whole
-                self._parts.append(data[: _PREFIX_BYTES - self._part_bytes])
-                data = data[len(self._parts[-1]) :]
-                self._part_bytes += len(self._parts[-1])
-                if self._part_bytes < _PREFIX_BYTES:
-                    return
-                self._begin_message(b"".join(self._parts))
+                prefix = b"".join(self._parts)
+                missing = _PREFIX_BYTES - len(prefix)
+                self._parts = [prefix + data[:missing]]
+                data = data[missing:]
+                if len(self._parts[0]) == _PREFIX_BYTES:
+                    self._begin_message(self._parts[0])
                 continue
             piece, data = data[: self._needs], data[self._needs :]
             self._needs -= len(piece)
@@ -217,7 +216,7 @@ class Call(Stream):
 
     def _begin_message(self, prefix: bytes) -> None:
         size, most = int.from_bytes(prefix[1:], "big"), self._most_bytes
-        self._parts, self._part_bytes = [prefix[:1]], 0
+        self._parts = [prefix[:1]]
         self.allow(_PREFIX_BYTES)
         if size > most:
             text = f"the message has {size} bytes, the limit is {most}"

@@ -102,18 +102,16 @@ class Door:
         """Whether there are as many connections as there may be."""
         return len(self.connections) >= self.service.limits.max_connections
 
-    def connection(self, *, is_refused: bool = False) -> Connection:
-        """Return the protocol of a new connection.
+    def connection(self) -> Connection:
+        """Return the protocol of a new connection."""
+        return Connection(self.loop, self._bounds, self)
 
-        Args:
-            is_refused: Whether the client is told to leave at once.
-        """
-        note = partial(self.service.note_unsent, 0)
-        return Connection(
-            self.loop, self._bounds, self._open, self.connections, note, is_refused=is_refused
-        )
+    def note_buffered(self, more: int) -> None:
+        """Count bytes in the buffers of sockets whose clients do not take them."""
+        self.service.note_unsent(0, more)
 
-    def _open(self, connection: Connection, number: int, head: Head, window: int) -> Call:
+    def open_stream(self, connection: Connection, number: int, head: Head, window: int) -> Call:
+        """Return the call of a request."""
         plan = head.plan
         if plan is None:
             most_bytes = self.service.limits.max_header_bytes
