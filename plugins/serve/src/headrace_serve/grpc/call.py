@@ -7,6 +7,7 @@ import contextlib
 import logging
 import re
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -301,7 +302,7 @@ class Call(Stream):
     @property
     def peer(self) -> Any:
         """Gives the address of the client."""
-        return self._door.peer_of(self.connection)
+        return partial(_address, self.connection.peername)
 
     def left_s(self) -> float | None:
         """Return the seconds until the client gives up."""
@@ -539,6 +540,12 @@ class Call(Stream):
         if len(answer) <= _AT_ONCE_BYTES:
             return pack(answer, self._plan.coding)
         return await _CODING.run(pack, answer, self._plan.coding)
+
+
+def _address(peername: Any) -> str:
+    """Return the address of a client as gRPC writes it."""
+    host, port = (peername or ("", 0))[:2]
+    return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
 
 
 def _written(value: str | bytes) -> bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace_serve.grpc.call import Call, plan_of
@@ -118,10 +117,6 @@ class Door:
             plan = head.plan = plan_of(head, self._methods, most_bytes)
         return Call(self, plan, connection, number, head, window)
 
-    def peer_of(self, connection: Connection) -> Any:
-        """Return what gives the address of a client."""
-        return partial(_peer, connection.transport)
-
     def leave(self) -> None:
         """Ask all clients to connect anew for what they ask next, and end their connections once they are answered."""
         for connection in list(self.connections):
@@ -141,10 +136,3 @@ class Door:
         """End all connections at once."""
         for connection in list(self.connections):
             connection.transport.abort()
-
-
-def _peer(transport: Any) -> str:
-    """Return the address of a client as gRPC writes it."""
-    name = transport.get_extra_info("peername") or ("", 0)
-    host, port = name[:2]
-    return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"

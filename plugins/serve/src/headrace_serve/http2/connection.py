@@ -85,6 +85,7 @@ class Connection(asyncio.Protocol):
 
     Attributes:
         transport: The transport of asyncio.
+        peername: Host and port of the client, as asyncio has them.
 
     Args:
         loop: The event loop.
@@ -93,6 +94,7 @@ class Connection(asyncio.Protocol):
     """
 
     transport: Any
+    peername: Any = None
 
     def __init__(self, loop: asyncio.AbstractEventLoop, bounds: Bounds, owner: Owner) -> None:
         self._loop, self._bounds, self._owner = loop, bounds, owner
@@ -122,7 +124,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:
         """Begin, and say what this end takes."""
-        self.transport = transport
+        self.transport, self.peername = transport, transport.get_extra_info("peername")
         watch, bounds, note = self._watch, self._bounds, self._owner.note_buffered
         self._outbox = Outbox(self._loop, transport, self._patience, note, self._end_answer)
         self._owner.connections.add(self)
