@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from headrace import Pipeline
     from headrace_models.changes import State
     from headrace_models.exchange.options import Exchange
-    from headrace_models.memory.holding import Holding
     from headrace_models.sources import Source
 
 __all__ = ["Model", "ModelRules"]
@@ -149,14 +148,6 @@ class Model:
             raise UnknownModelError(f"{self.name}:{number}", known)
         return self.versions[number]
 
-    def holding_at(self, place: Place) -> Holding:
-        """Return what the version of a place takes, or the one that is built to replace it, if it has left before."""
-        holding, coming = place.version.holding, self.coming
-        replaced = None if coming is None else coming.holding.replaces
-        if coming is None or replaced is None or place.version.pipe is not None:
-            return holding
-        return coming.holding if replaced.title == holding.title else holding
-
     def load(self, number: str | None = None, *, read: bool = True) -> None:
         """Build all versions without a pipeline, or only the given version. Read their configurations again if ``read``.
 
@@ -268,8 +259,7 @@ class Model:
         The old version may leave for another model until the new one has room, and stays then until the end of the block.
 
         Args:
-            new: The version.
-            old: The version in whose place it will be.
+            new, old: The version, and the one in whose place it will be.
             same: Whether its configuration must be the old one's, apart from the device.
             exchange: How the new one proves itself.
         """
