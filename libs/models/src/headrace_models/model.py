@@ -250,8 +250,7 @@ class Model:
                 if exchange is None or old.pipe is None or old.holding.leaving:
                     self._switch(old, new, keep=not stays)
                 else:
-                    tell = partial(self._tell_exchange, old)
-                    self.exchanging.start(exchange, old, new, keep=not stays, tell=tell)
+                    self.exchanging.start(exchange, old, new, keep=not stays, tell=self._tell)
             return new.number
 
     @contextlib.contextmanager
@@ -311,7 +310,7 @@ class Model:
             raise
 
     def _switch(self, old: Version, new: Version, *, keep: bool, reason: str = "") -> None:
-        """Let a new version take the place of an old one, and close that. Listeners are told the reason, if there is one."""
+        """Let a new version take the place of an old one, and close that. The reason is told, if there is one."""
         new.last_use = old.last_use
         with self._guard:
             if not self.closed:
@@ -334,10 +333,6 @@ class Model:
             self.places.pop(gone.number, None)
         del self.previous[:-_KEPT]
         old.on_demand = False
-
-    def _tell_exchange(self, old: Version) -> None:
-        """Have requests sent to the pipeline of an exchange."""
-        self._tell(old, "ready", pipeline=old.pipe)
 
     def _conclude(self, trial: Trial) -> None:
         """Let the version leave that the outcome of an exchange is against."""
@@ -432,6 +427,15 @@ class Model:
         fresh.reason, fresh.last_use, version.on_demand = reason, version.last_use, False
         fresh.lazy = version.lazy
         return fresh
+
+    def set_as(self, read: Model) -> None:
+        """Take over what was read anew and needs no build: sizes, and what is kept. An exchange ends for the old version."""
+        for number, version in [*self.versions.items()]:
+            if number in read.versions:
+                version.holding.set_as(read.versions[number].holding)
+        if self.exchanging.coming is not None:
+            with contextlib.suppress(HeadraceError):
+                self.exchanging.end_by_hand(take=False)
 
     def build_aside(self, version: Version) -> None:
         """Build a version of a model that is not served yet, from the configuration that was checked."""

@@ -84,8 +84,8 @@ class _Configured:
 
     @property
     def device(self) -> str:
-        own = [node["keys"] for node in self.nodes if node["alias_of"] is None]
-        written = [keys["device"]["value"] or "cpu" for keys in own]
+        keys_of_nodes = [node["keys"] for node in self.nodes if node["alias_of"] is None]
+        written = [keys["device"]["value"] or "cpu" for keys in keys_of_nodes]
         every = {key for value in written for key in ([value] if isinstance(value, str) else value)}
         return ", ".join(sorted(every))
 

@@ -225,17 +225,20 @@ class Service(MemoryAccount):
         return not (self.draining or self.leaving or self.starting) and self.models.ready
 
     def is_ready(self, model: Model) -> bool:
-        """Return whether clients should send requests for a model; false once the server is about to shut down."""
-        return model.ready and not (self.draining or self.leaving)
+        """Return whether a request for a model would be served; false once the server is about to shut down."""
+        return model.serves and not (self.draining or self.leaving)
 
     def takes_requests(self, name: str, version: str = "") -> bool:
-        """Return whether clients should send requests for the model of a name.
+        """Return whether a request for the model of a name would be served, also where that builds it first.
 
         Raises:
             UnknownModelError: There is no such model or version.
         """
         try:
             return self.is_ready(self.models.find(*self.named(name, version)))
+        except NotBuiltError as error:
+            failed = self.updates.last_failure(error.name, error.version)
+            return not (failed or self.draining or self.leaving)
         except UnavailableError:  # it is being loaded
             return False
 
@@ -517,10 +520,10 @@ class Service(MemoryAccount):
 
     def _client(self, model: Model, line: AccessLine) -> dict[str, Any]:
         """Return what the ``context`` of a request says of its client: key, number of keys, where times go, in an exchange who it is."""
-        told = line.told(None if self.keys is None else len(self.keys))
+        client = line.told(None if self.keys is None else len(self.keys))
         if isinstance(model.pipe, Sampled):
-            told[CLIENT_DIGEST] = client_digest(line.key, line.client)
-        return told
+            client[CLIENT_DIGEST] = client_digest(line.key, line.client)
+        return client
 
     @contextlib.contextmanager
     def _counted(self, model: Model, line: AccessLine, requests: int = 1) -> Iterator[None]:

@@ -133,20 +133,20 @@ class Trial:
 
         def about(row: int) -> dict[str, Any]:
             both = {"old": old, "new": new, "inputs": pair.inputs}
-            told = {
+            values = {
                 name: shown({key: row_of(each, row, rows) for key, each in both_values.items()})
                 for name, both_values in both.items()
                 if both_values
             }
-            return {"row": row, "request_id": shown(pair.twin.get(keys.REQUEST_ID)), **told}
+            return {"row": row, "request_id": shown(pair.twin.get(keys.REQUEST_ID)), **values}
 
         try:
-            found = (
+            row_distances = (
                 distances(old, new, rows, exchange.rtol_of, exchange.atol)
                 if self._judge is None
                 else [_as_distance(self._judge(*pair.answers))]
             )
-            self._evidence.note_rows(pair.ms, found, about)
+            self._evidence.note_rows(pair.ms, row_distances, about)
         except Exception as error:  # noqa: BLE001 - the code of a user
             who = "the comparison" if self._judge is None else "the judge"
             self.end("failed", f"{who} raised {first_line(error)}")

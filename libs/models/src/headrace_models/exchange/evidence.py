@@ -94,19 +94,22 @@ class Evidence:
         return counts
 
     def note_rows(
-        self, ms: Sequence[float], found: Sequence[float], about: Callable[[int], dict[str, Any]]
+        self,
+        ms: Sequence[float],
+        distances: Sequence[float],
+        about: Callable[[int], dict[str, Any]],
     ) -> None:
         """Count the rows of a pair of answers.
 
         Args:
             ms: The milliseconds of each model.
-            found: How far each row is apart. Above 1 it differs.
+            distances: How far each row is apart. Above 1 it differs.
             about: Gives what is told of a row, if it is among the worst.
         """
-        self.rows += len(found)
+        self.rows += len(distances)
         for side, side_ms in enumerate(ms):
             self._ms[side].append(side_ms)
-        for row, far in enumerate(found):
+        for row, far in enumerate(distances):
             if far > 1:
                 self.differing += 1
                 if len(self._worst) < _WORST:

@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 __all__ = ["Phase", "check_exchange"]
 
 
-def check_exchange(given: object) -> None:
+def check_exchange(exchange: object) -> None:
     """Check that what an update was given is an `Exchange`, or None for none.
 
     Raises:
         ConfigError: It is something else.
     """
-    if given is None:
+    if exchange is None:
         return
     from headrace_models.exchange.options import Exchange  # it needs pydantic
 
-    if not isinstance(given, Exchange):
-        text = f"an exchange is a headrace_models.Exchange, got {type(given).__name__}"
+    if not isinstance(exchange, Exchange):
+        text = f"an exchange is a headrace_models.Exchange, got {type(exchange).__name__}"
         raise ConfigError(Problem("exchange", text, hint="Write Exchange(share=0.05, ...)."))
 
 
@@ -100,11 +100,11 @@ class Phase:
         new: Version,
         *,
         keep: bool,
-        tell: Callable[[], None],
+        tell: Callable[..., None],
     ) -> None:
         """Let a new version run requests beside the old one, until one of them leaves.
 
-        Whoever is told of the pipeline of the old one, by ``tell``, has it before `status` shows the exchange.
+        Whoever is told of the pipeline of the old one, by ``tell(old, "ready", pipeline=...)``, has it before `status` shows the exchange.
         """
         with self._guard:
             self._check_open()
@@ -115,7 +115,7 @@ class Phase:
             new.state, new.reason = "loading", f"compared with version {old.number}"
             for version in (old, new):
                 version.holding.prepared.add(trial)
-        tell()
+        tell(old, "ready", pipeline=old.pipe)
         trial.start()
 
     def _end_by_itself(self, trial: Trial) -> None:

@@ -85,9 +85,9 @@ class Sample:
             return "sequences"
         if self._open >= self._most_open:
             return "no room"
-        own, clients = self._of_client[client], len({*self._of_client, client})
-        part = (own + 1) / self._exchange.requests
-        is_above = own > 0 and clients >= _FEW_CLIENTS and part > self._exchange.per_client
+        pairs, clients = self._of_client[client], len({*self._of_client, client})
+        part = (pairs + 1) / self._exchange.requests
+        is_above = pairs > 0 and clients >= _FEW_CLIENTS and part > self._exchange.per_client
         return "of one client" if is_above else ""
 
     def give_back(self, client: str, *, counts: bool) -> None:

@@ -181,11 +181,11 @@ class Memory:
         call = Holding(name, calls={name}, caller=holding)
         self._take(call, None if timeout is None else time.monotonic() + timeout)
 
-    def _victims_of_excess(self, holding: Holding) -> list[Holding]:
-        """Return those that must leave since a version takes more than was known."""
+    def _victims_over(self, holding: Holding | None = None) -> list[Holding]:
+        """Return those that must leave since more is taken than there is, by a version that takes more than was known."""
         used, most = self.used_bytes(), self.budget_bytes
         over = {device: n - most[device] for device, n in used.items() if n > most[device]}
-        if over:
+        if over and holding is not None:
             _log.warning("model %r takes more than was set aside: over by %s", holding.title, over)
         return self._marked(self._victims(over))
 
@@ -250,7 +250,7 @@ class Memory:
                 # Memory that was free before the build does not show: the files are the least.
                 holding.sizes_bytes[device] = max(holding.sizes_bytes[device] // 2, size)
                 holding.origin = "measured"
-            victims = self._victims_of_excess(holding)
+            victims = self._victims_over(holding)
         self._send_away(victims)
         if holding.origin == "measured" and taken_bytes.keys() == holding.sizes_bytes.keys():
             write_sizes(holding.key, holding.sizes_bytes)
@@ -446,7 +446,8 @@ class Memory:
         with self._changed:
             bound = self._bound(coming)
             fixed = self._sets([held for held in self._held if held.stays or held in bound])
-            kept = self._sets([*(held for held in self._held if held.keep), *coming])
+            kept = [held for held in self._held if held.keep or held.is_lent]
+            kept = self._sets([*kept, *coming])
             passes = not [*self._excess("what is kept", kept)]
             for holding in coming:
                 used, then = _sum(fixed), self._sets([*fixed, holding])
@@ -537,6 +538,13 @@ class Memory:
             for name in [*holding.calls]:
                 todo += [each for each in dict.fromkeys(called(name)) if each not in todo]
         return todo
+
+    def fit(self) -> None:
+        """Let those leave for which there is no room any more, since sizes or the budget have changed."""
+        with self._changed:
+            victims = self._victims_over()
+            self._changed.notify_all()
+        self._send_away(victims)
 
     def wake(self) -> None:
         """Let those look again that wait, because a version may leave again."""

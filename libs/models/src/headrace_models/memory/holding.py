@@ -20,6 +20,7 @@ class Holding:
         sizes_bytes: What it takes, by device.
         origin: Whether these are ``given``, ``measured``, or ``estimated`` from the sizes of its files.
         keep: Whether it never leaves for another one.
+        is_lent: Whether its pipeline was given to somebody, so that it does not leave either.
         idle_unload_s: Seconds without a request after which it leaves. None: it stays.
         reason: Why it leaves.
         prepared: Who has it stay until a switch: exchanges that compare it, and what was prepared beside it or to replace it.
@@ -39,6 +40,7 @@ class Holding:
     sizes_bytes: dict[str, int] = field(default_factory=dict)
     origin: Literal["given", "measured", "estimated"] = "estimated"
     keep: bool = False
+    is_lent: bool = False
     idle_unload_s: float | None = None
     reason: str = "evicted: another model needs its memory"
     prepared: set[object] = field(default_factory=set)
@@ -56,4 +58,10 @@ class Holding:
     @property
     def stays(self) -> bool:
         """Whether it never leaves, or not before a switch for which the same thread builds others."""
-        return self.keep or bool(self.prepared)
+        return self.keep or self.is_lent or bool(self.prepared)
+
+    def set_as(self, other: Holding) -> None:
+        """Set what is given of another one: whether it is kept, when it is idle, and its size, where one of the two is given."""
+        self.keep, self.idle_unload_s = other.keep, other.idle_unload_s
+        if "given" in (self.origin, other.origin):
+            self.origin, self.sizes_bytes = other.origin, {**other.sizes_bytes}

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from headrace.errors import OverloadedError
+from headrace.errors import ClosedError, OverloadedError, RequestError
 from headrace.keys import REQUEST_ID
 from headrace_serve.errors import DisconnectedError
 from headrace_serve.http.exchange import Exchange, Reply
@@ -48,11 +48,15 @@ class Direct(NamedTuple):
             ``form`` of the exchange. None where that has to be waited for, or needs several requests.
         writes: Gives the answer of a request that has ended, which it counts. None where ``finishes`` is to make it.
         finishes: Makes it.
+        finds: Gives the model for an exchange and the whole body, where the path does not say it. None as that of ``reads``.
+        fails: Gives the error that the client is told for that of the pipeline. None: the same.
     """
 
     reads: Callable[[Any, Model, bytes], Request | None]
     writes: Callable[[Any, Request], Reply | None]
     finishes: Callable[[Any, Request], Awaitable[Reply]]
+    finds: Callable[[Any, bytes], Model | None] | None = None
+    fails: Callable[[Any], BaseException] | None = None
 
 
 def _prepared(exchange: Exchange, request: Request) -> Any:
@@ -138,34 +142,35 @@ class Endpoint:
     def _read_now(self, exchange: Any, direct: Direct) -> Request | None:
         """Return the request of the pipeline where all of the request is there, and like an earlier one; None for any other."""
         plan, service, pieces = exchange.plan, self.service, exchange.pieces
-        model = plan.model
         if (
-            model is None
-            or not plan.passed
-            or plan.catalogue is not service.models
-            or model.unloaded
+            not plan.passed
             or exchange.more_body
             or len(pieces) != 1
             or plan.is_coded
             or exchange.disconnected
             or service.unsent_bytes
-            or model.inside >= model.queue_size
             or _TIMING in exchange.varying
         ):
             return None
-        if service.keys is not None:
-            self._check_key(exchange)
+        self._check_key(exchange)
         body: bytes = pieces[0]
-        if model.limits:
-            exchange.limits = service.limits.narrowed(model.limits)
-        if len(body) > exchange.limits.max_body_bytes:
+        if len(body) > service.limits.max_body_bytes:
             return None
-        exchange.model = model
         exchange.hold(len(body))
         exchange.note_received(len(body))
+        model = plan.model if plan.catalogue is service.models else None
+        if direct.finds is not None:
+            model = direct.finds(exchange, body)
+        if model is None or model.unloaded or model.inside >= model.queue_size:
+            return None
+        if model.limits:
+            exchange.limits = service.limits.narrowed(model.limits)
+            if len(body) > exchange.limits.max_body_bytes:
+                return None
+        exchange.model = model
         request = direct.reads(exchange, model, body)
         if request is None:
-            exchange.release()
+            exchange.model = None
             return None
         exchange.take_place(model)
         return request
@@ -202,7 +207,7 @@ class Endpoint:
         exchange.call, exchange.is_watched = None, False
         exchange.connection.tasks.discard(exchange)
         self.service.note_failed(exchange.model, error, exchange, exchange.began_ns)
-        self._go_on(exchange, _raised(exchange, error))
+        self._go_on(exchange, _raised(exchange, error, self.direct and self.direct.fails))
 
     def _go_on(self, exchange: Any, work: Awaitable[Reply | None] | None) -> None:
         """Answer a request by what may wait."""
@@ -264,13 +269,21 @@ class Endpoint:
 _TIMING = b"x-timing"
 
 
-async def _raised(exchange: Exchange, error: BaseException) -> Reply:
+async def _raised(
+    exchange: Exchange,
+    error: BaseException,
+    fails: Callable[[Any], BaseException] | None = None,
+) -> Reply:
     """Raise the error of a request, as who awaits it would meet it."""
     if isinstance(error, asyncio.CancelledError):
         exchange.check_connected()
     try:
         with telling_unit(exchange.parameters):
             raise error
+    except (RequestError, ClosedError):
+        if fails is None:
+            raise
+        raise fails(error) from error
     finally:
         del error
 

@@ -18,10 +18,9 @@ from headrace_serve.http.plans import LONGEST_HEAD
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable
 
-    from headrace_serve.admission.limits import Limits
     from headrace_serve.http.plans import Head, Plan, Plans
-    from headrace_serve.monitoring.counters import Counters
     from headrace_serve.service import Service
 
 __all__ = ["protocol_class"]
@@ -30,6 +29,9 @@ logger = logging.getLogger("headrace.serve")
 
 _TRAILERS: Any = deque(maxlen=0)
 """Drops the headers behind a body, which nobody reads."""
+
+_OF_HTTP2 = b"PRI * HTTP/2"
+"""How a client begins that speaks HTTP/2 at once (RFC 9113, 3.4)."""
 
 _MOST_PIPELINED = 64
 """So many requests wait behind the one that is answered, with so few bytes of bodies that reading does not pause."""
@@ -44,19 +46,24 @@ _REFUSED_S = 1.0
 """Seconds for a client to send the request that is refused, and again to read the answer and close."""
 
 
-def protocol_class(service: Service, plans: Plans) -> type[HttpToolsProtocol]:
+def protocol_class(
+    service: Service, plans: Plans, http2: Callable[[], asyncio.Protocol] | None
+) -> type[HttpToolsProtocol]:
     """Return the class of connections with these plans.
 
     They count the requests that they refuse themselves, and the bytes of answers that wait for their clients.
+
+    Args:
+        service: What is served.
+        plans: What known heads mean.
+        http2: Gives the protocol of a client that begins with the preface of HTTP/2. None: such clients are refused.
     """
-    limits = service.limits
 
     class Protocol(_LimitedProtocol):
         _refused: ClassVar[set[_LimitedProtocol]] = set()
-        _limits = limits
-        _counters = service.counters
         _plans = plans
-        _longest_head = min(LONGEST_HEAD, limits.max_header_bytes)
+        _http2 = staticmethod(http2) if http2 is not None else None
+        _longest_head = min(LONGEST_HEAD, service.limits.max_header_bytes)
 
     Protocol.service = service
     return Protocol
@@ -76,10 +83,9 @@ class _LimitedProtocol(HttpToolsProtocol):
     """
 
     _refused: ClassVar[set[_LimitedProtocol]]
-    _limits: Limits
-    _counters: Counters
     service: Service
     _plans: Plans
+    _http2: Callable[[], asyncio.Protocol] | None
     _longest_head: int
     _unsent = _unsent_parts = 0
     _left = 0
@@ -164,8 +170,8 @@ class _LimitedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         """Accept a connection, or refuse its request if there are too many."""
         super().connection_made(transport)
-        self.deadlines = Deadlines(self, self._limits)
-        if len(self.connections) - len(self._refused) <= self._limits.max_connections:
+        self.deadlines = Deadlines(self, self.service.limits)
+        if len(self.connections) - len(self._refused) <= self.service.limits.max_connections:
             self.deadlines.start_receiving()
         elif len(self._refused) < _MOST_REFUSED:
             self._refused.add(self)
@@ -208,7 +214,7 @@ class _LimitedProtocol(HttpToolsProtocol):
 
         A head that is there whole is looked up. One that is not known, and a body in chunks, are parsed.
         """
-        while data and not self._ignores:
+        while data and not self._ignores and not self._speaks_http2(data):
             if self._left:
                 piece, data = data[: self._left], data[self._left :]
                 self._left -= len(piece)
@@ -239,6 +245,20 @@ class _LimitedProtocol(HttpToolsProtocol):
             cycle, self._next = self._next, None
             self._start(cycle)
 
+    def _speaks_http2(self, data: bytes) -> bool:
+        """Leave the connection to another protocol if its first bytes say so. Return whether they do."""
+        is_first = self.cycle is None and not self._incomplete
+        if not is_first or self._http2 is None or not data.startswith(_OF_HTTP2):
+            return False
+        self.deadlines.stop()
+        self.connections.discard(self)
+        self._refused.discard(self)
+        other = self._http2()
+        self.transport.set_protocol(other)
+        other.connection_made(self.transport)
+        other.data_received(data)
+        return True
+
     def _begin_known(self, head: Head, data: bytes, place: int) -> int:
         """Begin a request whose head was seen before. Return how many bytes of its body, from a place on, are there."""
         deadlines = self.deadlines
@@ -252,14 +272,9 @@ class _LimitedProtocol(HttpToolsProtocol):
         self._head_bytes, deadlines.body_bytes, self._left = 0, here, length - here
         deadlines.in_body, deadlines.was_in_body = length > 0, False
         self._incomplete = cycle.more_body = self._left > 0
-        before = self.cycle
-        ended = before is None or (before.response_complete and before.keep_alive)
-        if ended and self._last is None:
-            self.cycle = self._answered = self._next = cycle
-        else:
-            self._begin(cycle)
-            if not self._left and self._last is not None:
-                self._settle_last()
+        self._begin(cycle)
+        if not self._left and self._last is not None:
+            self._settle_last()
         return here
 
     def _parse(self, data: bytes) -> None:
@@ -276,8 +291,8 @@ class _LimitedProtocol(HttpToolsProtocol):
                 return
         if self._incomplete and self._is_silent and not self._ignores:
             self._head_bytes += len(data)
-            if self._head_bytes > self._limits.max_header_bytes:
-                self.refuse_rest(*too_large(self._limits.max_header_bytes))
+            if self._head_bytes > self.service.limits.max_header_bytes:
+                self.refuse_rest(*too_large(self.service.limits.max_header_bytes))
 
     def _refuse_unparsed(self, error: httptools.HttpParserError) -> None:
         if isinstance(error.__context__, HeadError):
@@ -335,7 +350,7 @@ class _LimitedProtocol(HttpToolsProtocol):
         parser = self.parser
         if self in self._refused:
             raise HeadError(*_CROWDED)
-        version = check_head(parser, self.url, self.headers, self._limits.max_header_bytes)
+        version = check_head(parser, self.url, self.headers, self.service.limits.max_header_bytes)
         self._is_silent = False
         if parser.should_upgrade():
             self._upgrade = True
@@ -429,7 +444,7 @@ class _LimitedProtocol(HttpToolsProtocol):
     @property
     def _is_behind(self) -> bool:
         """Whether its client has so much to receive that no further request of it is answered."""
-        return self._unsent > self._limits.max_inflight_bytes // 8
+        return self._unsent > self.service.limits.max_inflight_bytes // 8
 
     def on_response_complete(self) -> None:
         """End an answer: begin the next request that waits, or be idle."""
@@ -488,7 +503,7 @@ class _LimitedProtocol(HttpToolsProtocol):
         head, body = refusal_bytes(status, text, code)
         cycle: Any = self.cycle
         if cycle is None or cycle.response_complete:
-            self._counters.note_unread(str(status), code, len(body))
+            self.service.counters.note_unread(str(status), code, len(body))
         else:
             cycle.refusal = str(status), code, len(body)
         self.transport.write(head + body)

@@ -25,7 +25,7 @@ from headrace_serve.errors import (
 )
 from headrace_serve.http import extensions as rest_extensions
 from headrace_serve.http import openapi
-from headrace_serve.http.api_requests import handler_of
+from headrace_serve.http.api_requests import handlers_of
 from headrace_serve.http.endpoints import Direct, Endpoint, completed
 from headrace_serve.http.exchange import Exchange, Reply, Wire
 from headrace_serve.http.generate import generate, generate_stream
@@ -243,14 +243,16 @@ def _table(service: Service, *, admin: bool) -> list[Route]:
 
     def api_route(place: str, api: ApiRoute) -> Route:
         method, path = place.split()
+        handler, direct = handlers_of(api)
         endpoint: Any = Endpoint(
             service,
             place,
-            handler_of(api),
+            handler,
             api.right,
             costs=method == "POST" or api.right is not None,
             later="{model}" not in path,
             error=api.error,
+            direct=direct,
         )
         if path.endswith("/{model}"):  # clients do not quote the slashes of a name
             path = f"{path[:-1]}:path}}"
@@ -306,21 +308,14 @@ async def _infer(exchange: Exchange) -> Reply:
     length = exchange.varying.get(HEADER_LENGTH_BYTES, b"")
     model = exchange.enter()
     most = None if length else exchange.limits.max_json_bytes
-    body: Any = None if model is None else exchange.whole(most)
-    if model is None or body is None:
-        model, body = await receive(exchange, model, most)
+    model, body = await receive(exchange, model, most)
     request = read_again(exchange, model, body) if exchange.document is None else None
     if request is not None:
         return await completed(exchange, request, _INFER)
     asked, wanted = await read_body(body, length.decode("latin-1"), model, exchange)
     complete(asked, exchange.header_id, exchange.headers, exchange)
-    exchange.watch()
-    try:
-        answer = await exchange.service.infer(model, asked, exchange, exchange.limits)
-    except asyncio.CancelledError:
-        exchange.check_connected()
-        raise
-    exchange.is_watched = False
+    work = exchange.service.infer(model, asked, exchange, exchange.limits)
+    answer = await exchange.while_connected(work)
     return await _reply_with(answer, wanted, asked.parsed)
 
 
@@ -333,8 +328,7 @@ def _write_again(exchange: Any, request: dict[str, Any]) -> Reply | None:
     if parts is None:
         return None
     exchange.note_answered(request.get(REQUEST_SIZE, 1))
-    headers, head = again.sends
-    return Reply(200, parts, again.content_type, headers, compressible=True, known_head=head)
+    return Reply.of_inference(parts, again.content_type, again.headers)
 
 
 async def _finish(exchange: Exchange, request: dict[str, Any]) -> Reply:
@@ -413,8 +407,9 @@ async def _model_ready(exchange: Exchange) -> Reply:
         # The answer does not list the served models, because this route needs no key and would reveal them to
         # everybody.
         raise UnknownModelError(error.name, error.version) from None
-    except UnavailableError:  # it is being loaded
-        return Reply.json({"name": name, "ready": False}, 503)
+    except UnavailableError:  # it is being loaded, or was not built yet
+        ready = service.takes_requests(name, version)
+        return Reply.json({"name": name, "ready": ready}, 200 if ready else 503)
     ready = service.is_ready(model)
     return Reply.json({"name": model.name, "ready": ready}, 200 if ready else 503)
 

@@ -263,7 +263,9 @@ class ModelUpdates:
         return {"state": state, "memory": memory}
 
     def last_failure(self, name: str, version: str) -> str:
-        """Return why a lazy model that was asked for could not be built; ``""`` if none has failed."""
+        """Return why a lazy model that was asked for could not be built, or served; ``""`` if none has failed."""
+        if (name, version) in self._refused:
+            return "it cannot be served"
         known = _status(self._source_of(name, version), name, version)
         return str(known["reason"]) if known.get("state") == "failed" else ""
 

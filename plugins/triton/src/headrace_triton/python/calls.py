@@ -129,7 +129,7 @@ def answers(context: headrace.InitContext) -> Callable[[Question], object]:
             opened = open_calls.get(item.number)
             return None if opened is None else opened.give_up()
         if isinstance(item, IsReady) and models is not None:
-            return _is_ready(models.status().get(item.name), item.version)
+            return _is_ready(models, item.name, item.version)
         return question.unwanted
 
     def answer(question: Question) -> None:
@@ -161,11 +161,12 @@ def answers(context: headrace.InitContext) -> Callable[[Question], object]:
     return answer
 
 
-def _is_ready(model: Mapping[str, Any] | None, version: str) -> bool:
-    """Return whether a model, as ``status()`` of the models has it, takes requests."""
-    versions = {} if model is None else model.get("versions", {})
-    states = [entry["state"] for number, entry in versions.items() if version in ("", number)]
-    return "ready" in states or (model is not None and not version and "shares" in model)
+def _is_ready(models: Any, name: str, version: str) -> bool:
+    """Return whether a request for a model, or for an alias, would be served, also where that builds it first."""
+    serving = models.versions().get(name)
+    if serving is None:
+        return not version and name in models
+    return version in serving if version else bool(serving)
 
 
 def _end(question: Question, done: Future[dict[str, Any]]) -> None:
