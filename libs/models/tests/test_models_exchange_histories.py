@@ -87,7 +87,7 @@ FAULTS = {
         "version.py",
         "close() if self._memory is None else self._memory.give(self.holding, close)",
         "close()",
-        "the budget counts",
+        "the budget counts|not over after",
     ),
     "who has room is not counted": (
         "memory/budget.py",
