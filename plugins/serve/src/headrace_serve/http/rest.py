@@ -344,8 +344,8 @@ async def _finish(exchange: Exchange, request: dict[str, Any]) -> Reply:
     return await _reply_with(answer, form.wanted, form)
 
 
-async def _reply_with(answer: Answer, wanted: Wanted, parsed: ParsedRequest | None) -> Reply:
-    parts, size = await write_body(answer, wanted, None if answer.parameters else parsed)
+async def _reply_with(answer: Answer, form: Wanted, parsed: ParsedRequest | None) -> Reply:
+    parts, size = await write_body(answer, form, None if answer.parameters else parsed)
     if size is None:
         return Reply.of_inference(parts, JSON)
     return Reply.of_inference(parts, OCTETS, {HEADER_LENGTH: str(len(parts[0]))})
