@@ -578,6 +578,25 @@ def test_answered_requests_do_not_wait_for_the_garbage_collector(serving):
         gc.enable()
 
 
+def test_connections_that_wait_hold_nothing_of_their_last_requests(serving, held_bytes):
+    server = serving({"m": {"backend": "Call(builtins:len)"}})
+    sent, count = head("/run/m", 60_000) + bytes(60_000), 40
+    with contextlib.ExitStack() as stack:
+        connections = [stack.enter_context(connect(server)) for _ in range(count)]
+        for one in connections:
+            one.sendall(head("/run/m", 1) + b"a")
+            assert answer_of(one)[0] == 200
+        tracemalloc.start()
+        stack.callback(tracemalloc.stop)
+        for one in connections:
+            one.sendall(sent)
+            assert answer_of(one)[0] == 200
+        assert held_bytes(server) == 0
+        now, most = tracemalloc.get_traced_memory()
+    assert most > len(sent)
+    assert now < count * len(sent) // 4
+
+
 def test_pages_of_other_origins_read_nothing_unless_they_are_named(serving):
     origin = {"origin": "https://page.example"}
     asks = {**origin, "access-control-request-method": "POST"}

@@ -582,7 +582,9 @@ class Exchange(AccessLine):
             self._held = 0
         if self._admitted is not None:
             self.give_place_back()
-        self.task = None
+        # The connection has it until the next request comes.
+        self.task = self.form = self.document = self.model = None
+        self.pieces = []
 
     # What carries it.
 
