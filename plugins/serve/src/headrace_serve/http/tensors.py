@@ -11,7 +11,7 @@ from headrace.errors import InputError
 from headrace_serve.client_input import whole_number
 from headrace_serve.datatypes import ONLY_BINARY, as_json_values, from_json
 from headrace_serve.errors import ItemError, NotJsonError
-from headrace_serve.http.exchange import SMALL_JSON_BYTES
+from headrace_serve.http.bodies import SMALL_JSON_BYTES
 from headrace_serve.inference.messages import Asked, Encoded
 from headrace_serve.inference.parameters import flag, with_trace, without_nulls
 from headrace_serve.inference.parsed_requests import IN_JSON, ParsedRequest, PlainOutputs
