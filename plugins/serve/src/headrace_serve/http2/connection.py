@@ -154,14 +154,16 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Wait until the client takes bytes, and read none of its own meanwhile."""
         waiting = self._outbox.pause()
-        self.transport.pause_reading()
+        if not self.transport.is_closing():
+            self.transport.pause_reading()
         least_s = waiting / self._bounds.least_rate_bytes_s
         self._watch.after("taken", max(self._bounds.first_s, least_s), self.transport.abort)
 
     def resume_writing(self) -> None:
         """Go on."""
         self._watch.stop("taken")
-        self.transport.resume_reading()
+        if not self.transport.is_closing():
+            self.transport.resume_reading()
         self._outbox.resume()
 
     def data_received(self, data: bytes) -> None:
