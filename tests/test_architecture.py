@@ -250,12 +250,10 @@ MORE_ATTRIBUTES = {
     "headrace._run.batches.instance.Instance": 26,
     "headrace._run.node.Node": 38,
     "headrace._run.requests.entry.Entry": 26,
-    "headrace_serve.http.cycle.Cycle": 25,
+    "headrace_serve.http.exchange.Exchange": 27,
     "headrace_serve.http.protocol._LimitedProtocol": 26,
     "headrace_serve.service.Service": 28,
     # Not divided yet.
-    "headrace_models.exchange.comparison.Trial": 23,
-    "headrace_models.version.Version": 23,
     "headrace_serve.models.model.Model": 27,
     "headrace_serve.operating.server.Server": 30,
 }

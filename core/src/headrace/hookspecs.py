@@ -421,8 +421,9 @@ def headrace_apis() -> dict[str, str]:
         Since 0.1.
 
     A function gets what was asked, and returns plain data, bytes with their media type, or an
-    asynchronous generator of events. The table may also have ``"error"``, a function from status,
-    code and text of a refusal to its body, and ``"open"``, a list of the routes that need no key.
+    asynchronous generator of events. A generator gets the JSON of the body as well, and yields the
+    requests to run. The table may also have ``"error"``, a function from status, code and text of a
+    refusal to its body, and ``"open"``, a list of the routes that need no key.
     The module needs to import nothing of the server. `docs/other_apis.md` has all of it.
 
     Example::

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from headrace import keys
 from headrace.errors import InputError
-from headrace_serve.apis.routes import Inputs
 
 if TYPE_CHECKING:
     from headrace_serve.apis.routes import Answering
@@ -54,7 +53,7 @@ async def listed(asked: Any) -> Any:
 
 def predict(asked: Any, body: Any) -> Answering:
     """Give the predictions for instances."""
-    _, results = yield Inputs(asked.path["model"], instances_in(body))
+    _, results = yield asked.path["model"], instances_in(body)
     return {"predictions": results}
 
 

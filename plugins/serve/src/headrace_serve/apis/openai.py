@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace.errors import ContractError, InputError
-from headrace_serve.apis.routes import Inputs
 from headrace_serve.apis.scores import classify, floats_of, rerank
 
 if TYPE_CHECKING:
@@ -71,7 +70,7 @@ def embeddings(_: Any, given: Any) -> Answering:
     if width is not None and (type(width) is not int or width < 1):
         raise InputError("dimensions", expected="a number of 1 or more", got=repr(width)[:40])
     values = [{"data": text} for text in inputs]
-    requests, results = yield Inputs(name, values, body, _spare_in(body))
+    requests, results = yield name, values, body, _spare_in(body)
     vectors = [vector_of(result, name) for result in results]
     if width is not None:
         vectors = [shorter(vector, width) for vector in vectors]

@@ -7,13 +7,12 @@ import re
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import headrace
 from headrace.errors import ConfigError, Problem, among
 
-__all__ = ["Answering", "ApiRoute", "Inputs", "routes_of"]
+__all__ = ["Answering", "ApiRoute", "routes_of"]
 
 _PLACE = re.compile(r"(GET|POST) /\S+")
 _OWN = re.compile(r"\w+ /(v2(?!/rerank$)|run|ui|docs|metrics|openapi\.json)(/|$)")
@@ -21,23 +20,9 @@ _OWN = re.compile(r"\w+ /(v2(?!/rerank$)|run|ui|docs|metrics|openapi\.json)(/|$)
 _NAMED = re.compile(r"\{\w+\}")
 
 
-class Inputs(NamedTuple):
-    """What the generator of a route yields: requests of a model. It is sent the requests as the pipeline has left them, and their results.
-
-    Attributes:
-        model: The name of the model.
-        values, shared: As `headrace_serve.http.api_requests.Asked.requests` takes them.
-        spare: Keys of ``shared`` that are left out where the model does not declare them: they change no answer.
-    """
-
-    model: str
-    values: list[Any]
-    shared: Mapping[str, Any] = MappingProxyType({})
-    spare: Sequence[str] = ()
-
-
-Answering = Generator[Inputs, tuple[list[dict[str, Any]], list[Any]], Any]
-"""A generator that reads a body of JSON, yields `Inputs`, and returns the answer."""
+Answering = Generator[tuple[Any, ...], tuple[list[dict[str, Any]], list[Any]], Any]
+"""What the generator of a route is: it yields what to run, is sent the requests as the pipeline has left them and their results,
+and returns the answer."""
 
 
 @dataclass(frozen=True)

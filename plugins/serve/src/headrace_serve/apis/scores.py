@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from headrace.errors import InputError, among
-from headrace_serve.apis.routes import Inputs
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -103,7 +102,7 @@ def texts_of(name: str, given: Any) -> list[str]:
 
 def relevances_of(
     name: str, query: str, texts: Sequence[str], *, raw: bool = False
-) -> Generator[Inputs, Any, tuple[list[float], int]]:
+) -> Generator[Any, Any, tuple[list[float], int]]:
     """Return how well each text answers a query, from 0 to 1 unless ``raw``, and the number of all tokens.
 
     Raises:
@@ -126,7 +125,7 @@ def relevances_of(
 
 def classes_of(
     name: str, inputs: Sequence[Any], *, raw: bool
-) -> Generator[Inputs, Any, tuple[list[list[dict[str, Any]]], int]]:
+) -> Generator[Any, Any, tuple[list[list[dict[str, Any]]], int]]:
     """Return the classes of each text or pair of texts, the most likely first, and the number of all tokens."""
     rows, tokens = yield from _scored(name, inputs)
     classes = []
@@ -139,9 +138,9 @@ def classes_of(
 
 def _scored(
     name: str, inputs: Sequence[Any]
-) -> Generator[Inputs, Any, tuple[list[tuple[list[str], Any, Any]], int]]:
+) -> Generator[Any, Any, tuple[list[tuple[list[str], Any, Any]], int]]:
     """Run a request for each text or pair. Return labels, logits and scores of each, and the number of all tokens."""
-    requests, results = yield Inputs(name, [{"data": text} for text in inputs])
+    requests, results = yield name, [{"data": text} for text in inputs]
     rows = []
     for request, result in zip(requests, results, strict=True):
         problem = f"model {name!r} gives no scores"

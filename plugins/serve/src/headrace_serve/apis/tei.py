@@ -11,7 +11,6 @@ import numpy as np
 
 from headrace.errors import InputError
 from headrace_serve.apis.openai import shorter, vector_of
-from headrace_serve.apis.routes import Inputs
 from headrace_serve.apis.scores import classes_of, fields_of, only_model, relevances_of, texts_of
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ def embed(asked: Any, given: Any) -> Answering:
     texts, prompt = body["inputs"], body["prompt_name"]
     texts = texts_of("inputs", [texts] if isinstance(texts, str) else texts)
     more = {} if prompt is None else {"prompt_name": prompt}
-    _, results = yield Inputs(name, [{"data": text, **more} for text in texts])
+    _, results = yield name, [{"data": text, **more} for text in texts]
     vectors = [vector_of(result, name) for result in results]
     if body["dimensions"] is not None:
         vectors = [shorter(vector, body["dimensions"]) for vector in vectors]

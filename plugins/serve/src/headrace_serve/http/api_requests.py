@@ -9,7 +9,7 @@ import inspect
 import logging
 import math
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl
 
 import numpy as np
@@ -18,7 +18,6 @@ import orjson
 from headrace import keys
 from headrace.errors import ClosedError, ContractError, InputError, among
 from headrace_formats import write_json
-from headrace_serve.apis.routes import Inputs
 from headrace_serve.client_input import whole_number
 from headrace_serve.datatypes import from_json
 from headrace_serve.errors import BodyTooLargeError, ItemError, MediaTypeError, NotBuiltError
@@ -52,6 +51,15 @@ _LONGEST_MS = 10**9
 _MOST_COLLECTED = 1 << 20
 """So many parts may wait where no client reads them one by one: a backend may give them faster than the server collects them."""
 _PAGES = ("html", "xml", "svg", "javascript")
+
+
+class Inputs(NamedTuple):
+    """What a model is asked for: the arguments of `Asked.requests`."""
+
+    name: str
+    values: list[Any]
+    shared: Mapping[str, Any] | None = None
+    spare: Sequence[str] = ()
 
 
 class Asked:
@@ -92,7 +100,7 @@ class Asked:
         """
         if "model" in self.path:
             await self._found(self.path["model"])
-        text = await self.exchange.json_body()
+        text = await self.exchange.body(self.exchange.limits.max_json_bytes)
         self.body_bytes = len(text)
         return await self.exchange.parsed(text)
 
@@ -156,9 +164,8 @@ class Asked:
             InputError: The model has no such input, or a value does not fit.
         """
         model = await self._found(name)
-        made = Inputs(name, values, shared or {}, spare)
-        limits = self.exchange.limits
-        return await call_by_size(elements_of([values, shared]), _requests, model, made, limits)
+        inputs, limits = Inputs(name, values, shared, spare), self.exchange.limits
+        return await call_by_size(elements_of([*inputs[1:3]]), _requests, model, inputs, limits)
 
     async def run(
         self, name: str, request: Any, emit: Callable[[Any], object] | None = None
@@ -187,22 +194,24 @@ class Asked:
 
     async def _collected(self, name: str, request: Any, emit: Callable[[Any], object]) -> Any:
         result: Any = None
-        async for is_last, result in self._parts(name, request, most=_MOST_COLLECTED):
+        async for is_last, result in self.parts(name, request, most=_MOST_COLLECTED):
             if not is_last:
                 emit(result)
         return result
 
-    def parts(self, name: str, request: dict[str, Any]) -> AsyncGenerator[tuple[bool, Any], None]:
+    async def parts(
+        self, name: str, request: dict[str, Any], **more: int
+    ) -> AsyncGenerator[tuple[bool, Any], None]:
         """Run a request, and give each part of its answer when it comes, and the result last.
+
+        Args:
+            name: The model.
+            request: The request.
+            more: ``most`` of ``pipe.stream``.
 
         Returns:
             Pairs: whether it is the result, and the part or result.
         """
-        return self._parts(name, request)
-
-    async def _parts(
-        self, name: str, request: dict[str, Any], **more: int
-    ) -> AsyncGenerator[tuple[bool, Any], None]:
         model, exchange = await self._found(name), self.exchange
         named = self._named(request)
         stream = exchange.service.stream(model, named, self.parameters(), exchange, **more)
@@ -264,7 +273,7 @@ _told: set[str] = set()
 
 def _requests(model: Model, inputs: Inputs, limits: Limits) -> list[dict[str, Any]]:
     """Make the requests of a model, within limits; see `Asked.requests`."""
-    values, shared = inputs.values, dict(inputs.shared)
+    values, shared = inputs.values, dict(inputs.shared or {})
     if len(values) > limits.max_items:
         raise InputError(f"{len(values)} items", expected=f"at most {limits.max_items}")
     others = {key: value for key, value in shared.items() if key not in inputs.spare}
@@ -405,14 +414,14 @@ async def _inferred(route: ApiRoute, exchange: Exchange) -> Reply:
         asked.body_bytes = exchange.received_bytes
     generator, inputs = exchange.form
     requests = await asked.requests(*inputs)
-    results = await asked.run(inputs.model, requests)
+    results = await asked.run(inputs.name, requests)
     return await _reply(_end(generator, requests, results))
 
 
 def _begin(route: ApiRoute, asked: Asked, document: Any) -> Inputs:
     """Let a generator read a body, and return what it yields."""
     generator = route.function(asked, document)
-    inputs: Inputs = next(generator)
+    inputs = Inputs(*next(generator))
     asked.exchange.form = generator, inputs
     return inputs
 
@@ -430,11 +439,10 @@ def _find(route: ApiRoute, exchange: Exchange, body: bytes) -> Model | None:
         return None
     asked, models = Asked(exchange), exchange.service.models
     inputs = _begin(route, asked, exchange.parsed_now(body))
-    asked.check_key(inputs.model, "infer")
-    name = inputs.model
-    model = exchange.service.find(name) if models.has(name) else None  # an alias chooses
-    few = len(inputs.values) == 1 and elements_of([inputs.values, inputs.shared]) <= MANY
-    return model if few else None
+    asked.check_key(inputs.name, "infer")
+    if len(inputs.values) != 1 or elements_of([*inputs[1:3]]) > MANY or not models.has(inputs.name):
+        return None  # an alias chooses
+    return exchange.service.find(inputs.name)
 
 
 def _read(exchange: Exchange, model: Model, _: bytes) -> dict[str, Any]:

@@ -80,15 +80,15 @@ def _separators_in(text: bytes) -> int:
 
 @lru_cache(maxsize=256)
 def _head(
-    status: int, content_type: str, length: int, compressible: bool, *headers: tuple[str, str]
+    status: int, content_type: str, compressible: bool, *headers: tuple[str, str]
 ) -> bytes | None:
-    """Return status line and headers of an answer as they are sent, None where one cannot be."""
+    """Return status line and headers of an answer as they are sent before the number of its bytes, None where one cannot be."""
     given = {name.lower(): value for name, value in headers}
-    lines = guarded({**given, "content-type": content_type, "content-length": str(length)})
+    lines = guarded({**given, "content-type": content_type})
     if compressible:
         lines["vary"] = "Accept-Encoding" + (f", {given['vary']}" if "vary" in given else "")
     text = head_text(lines)
-    return None if text is None else STATUS_LINE[status] + text
+    return None if text is None else STATUS_LINE[status] + text + b"content-length: "
 
 
 def head_text(lines: Mapping[str, str]) -> bytes | None:
@@ -107,7 +107,6 @@ class Reply:
         parts: The body, in pieces that are sent one after the other.
         compressible: Whether the body may be compressed. Only answers of inferences are, because Triton's client for
             asyncio accepts gzip in every request, but decompresses only these answers. Pictures are compressed already.
-        known_head: Its head before and behind the number of bytes, as `split_head` gives it. None: it is made.
     """
 
     def __init__(
@@ -118,21 +117,12 @@ class Reply:
         headers: Mapping[str, str] | None = None,
         *,
         compressible: bool = False,
-        known_head: tuple[bytes, bytes] | None = None,
     ) -> None:
         self.status = status
         self.parts = parts
         self.content_type = content_type
         self.headers = headers or {}
         self.compressible = compressible
-        self.known_head = known_head
-
-    def head(self, length: int, added: Mapping[str, str]) -> bytes | None:
-        """Return status line and headers, with others ``added`` to them, for a body of so many bytes. None where one cannot be sent."""
-        if self.known_head is not None and not added:
-            return b"%b%d%b" % (self.known_head[0], length, self.known_head[1])
-        given = (*self.headers.items(), *added.items())
-        return _head(self.status, self.content_type, length, self.compressible, *given)
 
     @classmethod
     def of_inference(
@@ -144,12 +134,6 @@ class Reply:
         """Return the answer of an inference."""
         compressible = not content_type.startswith("image/")
         return cls(200, parts, content_type, headers, compressible=compressible)
-
-    def split_head(self) -> tuple[bytes, bytes]:
-        """Return the head of every answer that is like this one, before and behind the number of its bytes."""
-        whole: Any = self.head(0, {})
-        before, mark, behind = whole.partition(b"\r\ncontent-length: ")
-        return before + mark, behind[1:]
 
     @classmethod
     def json(cls, value: Any, status: int = 200) -> Reply:
@@ -334,11 +318,6 @@ class Exchange(AccessLine):
         """
         self._held = self.service.hold(self._held, more)
 
-    async def json_body(self) -> bytes:
-        """Receive a body that is JSON; the errors are those of `body`."""
-        body = self.whole(self.limits.max_json_bytes)
-        return await self.body(self.limits.max_json_bytes) if body is None else body
-
     async def parsed(self, text: bytes, read: Callable[[bytes], T] = loads) -> T:
         """Parse JSON as `parsed_now` does, a large text in another thread."""
         if len(text) <= SMALL_JSON_BYTES:
@@ -384,7 +363,7 @@ class Exchange(AccessLine):
             self.identifier = identifier
 
     def whole(self, most: int | None = None) -> bytes | None:
-        """Return the body if all of it is there, within the limits and not compressed; else None, and `body` gives it, or raises."""
+        """Return the body if all of it is there, within the limits and not compressed; else None, and `body` receives it, or raises."""
         if self.more_body or len(self.pieces) > 1 or self.plan.is_coded:
             return None
         body: bytes = self.pieces[0] if self.pieces else b""
@@ -405,7 +384,7 @@ class Exchange(AccessLine):
         if self._admitted is not None and not self._received:
             self._admitted.receiving -= 1
         self._received = True
-        self.received(size)
+        self.received_bytes, self.received_s = size, time.monotonic()
 
     async def body(self, most: int | None = None) -> bytes:
         """Receive the body, and decompress it. One that comes in pieces is copied once.
@@ -421,6 +400,9 @@ class Exchange(AccessLine):
             InputError: The body is not compressed as ``Content-Encoding`` says.
             DisconnectedError: The client went away.
         """
+        whole = self.whole(most)
+        if whole is not None:
+            return whole
         limit = self.limits.max_body_bytes
         if most is not None:
             limit = min(limit, most)
@@ -490,6 +472,8 @@ class Exchange(AccessLine):
         Raises:
             DisconnectedError: The client went away.
         """
+        if self.disconnected and asyncio.iscoroutine(work):
+            work.close()
         self.watch()
         try:
             return await work
@@ -521,15 +505,17 @@ class Exchange(AccessLine):
             self.service.check_answer(length)
         if reply.compressible and length >= _WORTH_BYTES and self.plan.coding:
             return False
-        head = reply.head(length, self.plan.added)
+        headers = (*reply.headers.items(), *self.plan.added.items())
+        head = _head(reply.status, reply.content_type, reply.compressible, *headers)
         if head is None:
             return False
+        head = b"%b%d\r\n" % (head, length)
         if self.header_id:
             head += b"x-request-id: %b\r\n" % self.header_id.encode()
         if self.timing:
             head += b"server-timing: %b\r\n" % server_timing(self.timing).encode()
-        self.answered("200" if reply.status == 200 else str(reply.status))
-        self.sent_bytes = length
+        self.status = "200" if reply.status == 200 else str(reply.status)
+        self.answered_s, self.sent_bytes = time.monotonic(), length
         return self.answer(head, reply.parts)
 
     async def reply(self, reply: Reply) -> None:
@@ -592,21 +578,16 @@ class Exchange(AccessLine):
         if access_log.isEnabledFor(logging.INFO):
             self.log(self.identifier)
         if self._held:
-            self.release()
+            service.release(self._held)
+            self._held = 0
         if self._admitted is not None:
             self.give_place_back()
         self.task = None
-
-    def release(self) -> None:
-        """Give back the bytes of the body."""
-        self.service.release(self._held)
-        self._held = 0
 
     # What carries it.
 
     async def more(self) -> None:
         """Wait for what is wanted of the body, or its end; see `disconnected`."""
-        raise NotImplementedError
 
     def answer(self, head: bytes, parts: Sequence[bytes | memoryview]) -> bool:
         """Send a whole answer at once. False where `start` and `write` are needed, which know more cases.
@@ -615,19 +596,17 @@ class Exchange(AccessLine):
             head: Status line and headers, with the length of the body, but those that every answer has.
             parts: The body.
         """
-        raise NotImplementedError
+        del head, parts
+        return False
 
     async def start(self, status: int, headers: dict[str, str]) -> None:
         """Send the head of an answer, names of headers in lower case. Without a length its parts are sent as they come."""
-        raise NotImplementedError
 
     async def write(self, data: bytes, *, more: bool) -> None:
         """Send a part of the body; with ``more`` others follow."""
-        raise NotImplementedError
 
     def abort(self) -> None:
         """End the connection, because the answer cannot be sent."""
-        raise NotImplementedError
 
 
 class Wire(Exchange):
@@ -670,10 +649,6 @@ class Wire(Exchange):
         self.disconnected = True
         task.cancel()
 
-    def answer(self, head: bytes, parts: Sequence[bytes | memoryview]) -> bool:
-        """Send nothing: messages of ASGI are needed."""
-        return False
-
     async def start(self, status: int, headers: dict[str, str]) -> None:
         """Send the head of an answer."""
         raw = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in headers.items()]
@@ -682,6 +657,3 @@ class Wire(Exchange):
     async def write(self, data: bytes, *, more: bool) -> None:
         """Send a part of the body."""
         await self._send({"type": "http.response.body", "body": data, "more_body": more})
-
-    def abort(self) -> None:
-        """Leave it to the server, which sees an answer without an end."""

@@ -100,8 +100,6 @@ async def run(exchange: Exchange) -> Reply | None:
     if body is None:
         exchange.admit(model)
         most = exchange.limits.max_json_bytes if query.reads_json else None
-        body = exchange.whole(most)
-    if body is None:
         now, body = await receive(exchange, model, most)
         if now is not model:
             model, query = now, _read_query(now, exchange)

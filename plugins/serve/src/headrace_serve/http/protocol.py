@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from headrace_serve.admission.limits import Limits
     from headrace_serve.http.plans import Head, Plan, Plans
-    from headrace_serve.monitoring.counters import Counters
     from headrace_serve.service import Service
 
 __all__ = ["protocol_class"]
@@ -60,15 +58,12 @@ def protocol_class(
         plans: What known heads mean.
         http2: Gives the protocol of a client that begins with the preface of HTTP/2. None: such clients are refused.
     """
-    limits = service.limits
 
     class Protocol(_LimitedProtocol):
         _refused: ClassVar[set[_LimitedProtocol]] = set()
-        _limits = limits
-        _counters = service.counters
         _plans = plans
         _http2 = staticmethod(http2) if http2 is not None else None
-        _longest_head = min(LONGEST_HEAD, limits.max_header_bytes)
+        _longest_head = min(LONGEST_HEAD, service.limits.max_header_bytes)
 
     Protocol.service = service
     return Protocol
@@ -88,8 +83,6 @@ class _LimitedProtocol(HttpToolsProtocol):
     """
 
     _refused: ClassVar[set[_LimitedProtocol]]
-    _limits: Limits
-    _counters: Counters
     service: Service
     _plans: Plans
     _http2: Callable[[], asyncio.Protocol] | None
@@ -177,8 +170,8 @@ class _LimitedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         """Accept a connection, or refuse its request if there are too many."""
         super().connection_made(transport)
-        self.deadlines = Deadlines(self, self._limits)
-        if len(self.connections) - len(self._refused) <= self._limits.max_connections:
+        self.deadlines = Deadlines(self, self.service.limits)
+        if len(self.connections) - len(self._refused) <= self.service.limits.max_connections:
             self.deadlines.start_receiving()
         elif len(self._refused) < _MOST_REFUSED:
             self._refused.add(self)
@@ -279,14 +272,9 @@ class _LimitedProtocol(HttpToolsProtocol):
         self._head_bytes, deadlines.body_bytes, self._left = 0, here, length - here
         deadlines.in_body, deadlines.was_in_body = length > 0, False
         self._incomplete = cycle.more_body = self._left > 0
-        before = self.cycle
-        ended = before is None or (before.response_complete and before.keep_alive)
-        if ended and self._last is None:
-            self.cycle = self._answered = self._next = cycle
-        else:
-            self._begin(cycle)
-            if not self._left and self._last is not None:
-                self._settle_last()
+        self._begin(cycle)
+        if not self._left and self._last is not None:
+            self._settle_last()
         return here
 
     def _parse(self, data: bytes) -> None:
@@ -303,8 +291,8 @@ class _LimitedProtocol(HttpToolsProtocol):
                 return
         if self._incomplete and self._is_silent and not self._ignores:
             self._head_bytes += len(data)
-            if self._head_bytes > self._limits.max_header_bytes:
-                self.refuse_rest(*too_large(self._limits.max_header_bytes))
+            if self._head_bytes > self.service.limits.max_header_bytes:
+                self.refuse_rest(*too_large(self.service.limits.max_header_bytes))
 
     def _refuse_unparsed(self, error: httptools.HttpParserError) -> None:
         if isinstance(error.__context__, HeadError):
@@ -362,7 +350,7 @@ class _LimitedProtocol(HttpToolsProtocol):
         parser = self.parser
         if self in self._refused:
             raise HeadError(*_CROWDED)
-        version = check_head(parser, self.url, self.headers, self._limits.max_header_bytes)
+        version = check_head(parser, self.url, self.headers, self.service.limits.max_header_bytes)
         self._is_silent = False
         if parser.should_upgrade():
             self._upgrade = True
@@ -456,7 +444,7 @@ class _LimitedProtocol(HttpToolsProtocol):
     @property
     def _is_behind(self) -> bool:
         """Whether its client has so much to receive that no further request of it is answered."""
-        return self._unsent > self._limits.max_inflight_bytes // 8
+        return self._unsent > self.service.limits.max_inflight_bytes // 8
 
     def on_response_complete(self) -> None:
         """End an answer: begin the next request that waits, or be idle."""
@@ -515,7 +503,7 @@ class _LimitedProtocol(HttpToolsProtocol):
         head, body = refusal_bytes(status, text, code)
         cycle: Any = self.cycle
         if cycle is None or cycle.response_complete:
-            self._counters.note_unread(str(status), code, len(body))
+            self.service.counters.note_unread(str(status), code, len(body))
         else:
             cycle.refusal = str(status), code, len(body)
         self.transport.write(head + body)

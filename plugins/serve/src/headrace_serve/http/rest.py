@@ -308,21 +308,14 @@ async def _infer(exchange: Exchange) -> Reply:
     length = exchange.varying.get(HEADER_LENGTH_BYTES, b"")
     model = exchange.enter()
     most = None if length else exchange.limits.max_json_bytes
-    body: Any = None if model is None else exchange.whole(most)
-    if model is None or body is None:
-        model, body = await receive(exchange, model, most)
+    model, body = await receive(exchange, model, most)
     request = read_again(exchange, model, body) if exchange.document is None else None
     if request is not None:
         return await completed(exchange, request, _INFER)
     asked, wanted = await read_body(body, length.decode("latin-1"), model, exchange)
     complete(asked, exchange.header_id, exchange.headers, exchange)
-    exchange.watch()
-    try:
-        answer = await exchange.service.infer(model, asked, exchange, exchange.limits)
-    except asyncio.CancelledError:
-        exchange.check_connected()
-        raise
-    exchange.is_watched = False
+    work = exchange.service.infer(model, asked, exchange, exchange.limits)
+    answer = await exchange.while_connected(work)
     return await _reply_with(answer, wanted, asked.parsed)
 
 
@@ -335,8 +328,7 @@ def _write_again(exchange: Any, request: dict[str, Any]) -> Reply | None:
     if parts is None:
         return None
     exchange.note_answered(request.get(REQUEST_SIZE, 1))
-    headers, head = again.sends
-    return Reply(200, parts, again.content_type, headers, compressible=True, known_head=head)
+    return Reply.of_inference(parts, again.content_type, again.headers)
 
 
 async def _finish(exchange: Exchange, request: dict[str, Any]) -> Reply:

@@ -11,7 +11,7 @@ from headrace.errors import InputError
 from headrace_serve.client_input import whole_number
 from headrace_serve.datatypes import ONLY_BINARY, as_json_values, from_json
 from headrace_serve.errors import ItemError, NotJsonError
-from headrace_serve.http.exchange import SMALL_JSON_BYTES, Reply
+from headrace_serve.http.exchange import SMALL_JSON_BYTES
 from headrace_serve.inference.messages import Asked, Encoded
 from headrace_serve.inference.parameters import flag, with_trace, without_nulls
 from headrace_serve.inference.parsed_requests import IN_JSON, ParsedRequest, PlainOutputs
@@ -338,12 +338,6 @@ def _written(
 ) -> tuple[list[bytes | memoryview], int | None]:
     """Write the body of an answer; see `write_body`."""
     parts: list[bytes | memoryview] = []
-    described = [(out.name, out.datatype, out.shape, out.parameters) for out in answer.outputs]
-    if answer.id and any(wanted.is_binary(tensor.name) for tensor in answer.outputs):
-        parsed = None  # the JSON before the binary data has the id
-    if parsed is not None and parsed.answered is not None and parsed.answered[0] == described:
-        head = parsed.answered[1]
-        return [head, *[tensor_view(tensor) for tensor in answer.outputs]], len(head)
     outputs: list[dict[str, Any]] = []
     for tensor in answer.outputs:
         output: dict[str, Any] = {
@@ -368,10 +362,9 @@ def _written(
     header = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
     # The number of bytes follows from the shapes, but for BYTES.
     fixed = all(tensor.datatype != "BYTES" for tensor in answer.outputs)
-    if parsed is not None and fixed and len(parts) == len(outputs):
-        parsed.answered = described, header
+    if parsed is not None and fixed and len(parts) == len(outputs) and not answer.id:
         parsed.again = _again(answer, parsed.outputs, [header])
-    elif parsed is not None and fixed and not parts and not answer.parameters and outputs:
+    elif parsed is not None and fixed and not parts and outputs:
         parsed.again = _again(answer, parsed.outputs, _pieces(answer, outputs))
     return [header, *parts], len(header) if parts else None
 
@@ -403,5 +396,4 @@ def _again(answer: Answer, wanted: list[str] | None, heads: list[bytes]) -> Plai
     absent = [name for name in (ports if wanted is None else wanted) if name not in names]
     headers = {HEADER_LENGTH: str(len(heads[0]))} if is_binary else {}
     kind = OCTETS if is_binary else JSON
-    head = Reply(200, [], kind, headers, compressible=True).split_head()
-    return PlainOutputs(None if whole else names, forms, heads, absent, kind, (headers, head))
+    return PlainOutputs(None if whole else names, forms, heads, absent, kind, headers)

@@ -37,8 +37,6 @@ class ParsedRequest:
         size: The bytes of all tensors together.
         checked: Whether it was found to fit the signature of the model.
         plain: How the request of the pipeline is made where all inputs are numbers. None where it is not known, or not so.
-        answered: The outputs of the last answer without their elements, and the JSON that was sent before their binary
-            data. None before the first answer of which all outputs were binary.
         again: The last answer where all outputs were plain arrays. None for none.
     """
 
@@ -49,7 +47,6 @@ class ParsedRequest:
     size: int = 0
     checked: bool = False
     plain: PlainInputs | None = None
-    answered: tuple[Any, bytes] | None = None
     again: PlainOutputs | None = None
 
     def __post_init__(self) -> None:
@@ -135,7 +132,7 @@ class PlainOutputs:
         heads: The JSON before their bytes, or, where it has their elements, before those of each and behind the last.
         absent: Optional outputs that this answer lacks. One that has them is written anew.
         content_type: The type of the answer.
-        sends: Its headers, and how its head is sent.
+        headers: Its headers.
     """
 
     names: Sequence[str] | None
@@ -143,14 +140,14 @@ class PlainOutputs:
     heads: Sequence[bytes]
     absent: Sequence[str]
     content_type: str
-    sends: Any
+    headers: Mapping[str, str]
 
     def parts(self, result: Any, identifier: str) -> list[bytes | memoryview] | None:
         """Return the body of the answer for another result, of a request with an id. None where it differs in more than its numbers."""
         names, heads = self.names, self.heads
         if (names is not None) is not (type(result) is dict):
             return None
-        if any(name in result for name in self.absent):
+        if self.absent and any(name in result for name in self.absent):
             return None
         is_binary = len(heads) == 1
         if is_binary and identifier:
