@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from headrace import Pipeline
     from headrace_models.changes import State
-    from headrace_models.exchange.comparison import Trial
     from headrace_models.exchange.options import Exchange
     from headrace_models.sources import Source
 
@@ -79,7 +78,9 @@ class Model:
             guard=self._guard,
             operation=self._operation,
             check_open=self._check_open,
-            conclude=self._conclude,
+            tell=self._tell,
+            switch=self._switch,
+            leave=self._drained_aside,
         )
 
     def add(self, number: str, source: Source, *, on_demand: bool) -> Version:
@@ -241,7 +242,7 @@ class Model:
                 if exchange is None or old.pipe is None or old.holding.leaving:
                     self._switch(old, new, keep=not stays)
                 else:
-                    self.exchanging.start(exchange, old, new, keep=not stays, tell=self._tell)
+                    self.exchanging.start(exchange, old, new, keep=not stays)
             return new.number
 
     @contextlib.contextmanager
@@ -319,22 +320,6 @@ class Model:
             self.places.pop(gone.number, None)
         del self.previous[:-_KEPT]
         old.on_demand = False
-
-    def _conclude(self, trial: Trial) -> None:
-        """Let the version leave that the outcome of an exchange is against."""
-        old, new = trial.old, trial.new
-        if trial.is_for_new:
-            new.reason = ""
-            self._switch(old, new, keep=trial.keep, reason=trial.summary())
-        else:
-            old.reason = f"not updated: {trial.summary()}"
-            old.seen = {**old.seen, **new.seen}
-            self._tell(old, old.state, pipeline=old.pipe)
-            self._drained_aside(new, old.reason)
-
-    def same(self, number: str | None, config: Any) -> str:
-        """Return the number of the version of this configuration that serves, or is compared; see `Phase.same`."""
-        return self.exchanging.same(self.chosen(number), config)
 
     def rollback(self) -> str:
         """Build the previous version again, let it take the place of the present one. Return its number.

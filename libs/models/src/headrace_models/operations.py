@@ -223,7 +223,7 @@ class Operations(Requests):
         if config is not None:
             read_entries({split(name)[0]: config})
         model, number = self._model(name), split(name)[1]
-        if exchange is not None and (same := model.same(number, config)):
+        if exchange is not None and (same := model.exchanging.same(model.chosen(number), config)):
             return same
         return model.update(number, config, exchange=exchange)
 
