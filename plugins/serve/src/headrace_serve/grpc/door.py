@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace_serve.grpc.call import Call, plan_of
@@ -102,27 +101,21 @@ class Door:
         """Whether there are as many connections as there may be."""
         return len(self.connections) >= self.service.limits.max_connections
 
-    def connection(self, *, is_refused: bool = False) -> Connection:
-        """Return the protocol of a new connection.
+    def connection(self) -> Connection:
+        """Return the protocol of a new connection."""
+        return Connection(self.loop, self._bounds, self)
 
-        Args:
-            is_refused: Whether the client is told to leave at once.
-        """
-        note = partial(self.service.note_unsent, 0)
-        return Connection(
-            self.loop, self._bounds, self._open, self.connections, note, is_refused=is_refused
-        )
+    def note_buffered(self, more: int) -> None:
+        """Count bytes in the buffers of sockets whose clients do not take them."""
+        self.service.note_unsent(0, more)
 
-    def _open(self, connection: Connection, number: int, head: Head, window: int) -> Call:
+    def open_stream(self, connection: Connection, number: int, head: Head, window: int) -> Call:
+        """Return the call of a request."""
         plan = head.plan
         if plan is None:
             most_bytes = self.service.limits.max_header_bytes
             plan = head.plan = plan_of(head, self._methods, most_bytes)
         return Call(self, plan, connection, number, head, window)
-
-    def peer_of(self, connection: Connection) -> Any:
-        """Return what gives the address of a client."""
-        return partial(_peer, connection.transport)
 
     def leave(self) -> None:
         """Ask all clients to connect anew for what they ask next, and end their connections once they are answered."""
@@ -143,10 +136,3 @@ class Door:
         """End all connections at once."""
         for connection in list(self.connections):
             connection.transport.abort()
-
-
-def _peer(transport: Any) -> str:
-    """Return the address of a client as gRPC writes it."""
-    name = transport.get_extra_info("peername") or ("", 0)
-    host, port = name[:2]
-    return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"

@@ -71,7 +71,10 @@ class GrpcSide:
     def connection(self) -> Any:
         """Return the protocol of a client that speaks HTTP/2 on the port of HTTP."""
         door = self._made_door()
-        return door.connection(is_refused=self._service.draining or door.is_full)
+        connection = door.connection()
+        if self._service.draining or door.is_full:
+            door.loop.call_soon(connection.close, "no more connections are taken")
+        return connection
 
     def _made_door(self) -> Door:
         """Return what makes connections. A server without calls does without it, and without protobuf."""
