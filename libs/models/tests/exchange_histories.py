@@ -202,8 +202,6 @@ class Ends(logging.Handler):
             for edition in open_ones:
                 edition.end_s = book.clock()
                 edition.outcomes.append(outcome)
-                if outcome in ("passed", "taken"):
-                    book.served.append(book.editions.index(edition))
         elif text.startswith("an exchange of model"):
             coming[0].begin_s, coming[0].old = book.clock(), book.served[-1]
 
@@ -252,6 +250,8 @@ class History:
         if about and about["outcome"]:
             tried = [one for one in self.book.editions if one.end_s is not None]
             tried[-1].status = tried[-1].status or about
+        if change.name == "m0" and change.pipeline is not None:
+            self.book.served.append(edition_of(change.pipeline))
         if change.name == "m0" and about and not about["outcome"]:
             evicted = change.state == "draining" and change.reason.startswith("evicted")
             protected = change.version in about["versions"]
@@ -364,14 +364,13 @@ class History:
                 compare=new.compare,
             )
             coming[:] = [new]
-            if self.operate(models.update, "m0", **given) and new.begin_s is None:
-                self.book.served.append(self.book.editions.index(new))  # there was no old model
+            self.operate(models.update, "m0", **given)
             if die.random() < 0.3:
                 time.sleep(die.uniform(0.0, 0.03))
                 self.operate(models.end_exchange, "m0", take=die.random() < 0.5)
             elif die.random() < 0.3:
                 time.sleep(die.uniform(0.0, 0.03))
-                self.operate(self.update_first)
+                self.operate(models.update, "m0", self.config(Edition(0)))
             else:
                 time.sleep(0.25)
 
@@ -386,7 +385,8 @@ class History:
                 mode = die.choice(["agrees", "differs", "cannot be built"])
                 self.operate(models.update, "m1", self.config(Edition(1, mode)))
             elif what == "replace":
-                self.operate(self.replace, die.choice([(1, 2), (0, 1)]))
+                given = {f"m{n}": self.config(Edition(n)) for n in die.choice([(1, 2), (0, 1)])}
+                self.operate(models.replace, given, keep_others=True)
             elif what == "rollback":
                 self.operate(models.rollback, "m1")
             elif not self.is_strict:
@@ -395,22 +395,8 @@ class History:
                 self.operate(models.load, "m1")
             self.book.crowded.append((begin_s, self.clock()))
 
-    def update_first(self) -> None:
-        new = Edition(0)
-        self.models.update("m0", self.config(new))
-        self.book.served.append(self.book.editions.index(new))
-
-    def replace(self, numbers: tuple[int, ...]) -> None:
-        editions = [Edition(n) for n in numbers]
-        given = {f"m{one.model}": self.config(one) for one in editions}
-        with self.models.prepare(given, keep_others=True) as prepared:
-            prepared.switch()
-            firsts = [self.book.editions.index(one) for one in editions if not one.model]
-            self.book.served.extend(firsts)
-        prepared.wait(0.5)
-
-    def operate(self, operation: Any, *given: Any, **how: Any) -> bool:
-        """Run an operation, which may be refused, and return whether it was not."""
+    def operate(self, operation: Any, *given: Any, **how: Any) -> None:
+        """Run an operation, which may be refused."""
         try:
             operation(*given, **how)
         except (errors.ConfigError, errors.SetupError, OutOfMemoryError) as error:
@@ -418,9 +404,6 @@ class History:
         except errors.ClosedError as error:  # a model was replaced in the midst of it
             closed = self.book.is_closed or "meanwhile" in str(error)
             self.book.check(closed, f"{operation.__name__}: {error}")
-        else:
-            return True
-        return False
 
     def run(self) -> None:
         die = self.die
@@ -570,6 +553,13 @@ class History:
         """Tell whether a pair had ended in the moment in which the exchange did."""
         runs = [run for (one, _), all_runs in self.book.runs.items() for run in all_runs]
         return any(abs(end_s - (new.end_s or 0)) < NEAR_S for _, end_s in runs)
+
+
+def edition_of(pipe: headrace.Pipeline) -> int:
+    """Return the edition that a pipeline is built from."""
+    (node,) = pipe.describe()["nodes"].values()
+    number: int = node["tree"]["options"]["edition"]["value"]
+    return number
 
 
 def kind_of(old: Any, new: Any) -> str:
