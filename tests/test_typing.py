@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from processes import run_process
 
 pytestmark = pytest.mark.slow
 
@@ -17,7 +17,7 @@ PROGRAM = Path(__file__).with_name("typed_consumer.py")
 def test_mypy_finds_in_a_program_what_is_wrong_and_nothing_else(pytestconfig):
     cache = pytestconfig.rootpath / ".pytest_cache" / "mypy" / "typing"
     check = [sys.executable, "-m", "mypy", "--strict", "--config-file=", f"--cache-dir={cache}"]
-    done = subprocess.run([*check, PROGRAM], capture_output=True, text=True, check=False)
+    done = run_process([*check, PROGRAM])
     assert (done.returncode, done.stdout.splitlines()[-1]) == (
         0,
         "Success: no issues found in 1 source file",
@@ -35,5 +35,5 @@ def test_pyright_finds_in_a_program_what_is_wrong_and_nothing_else(tmp_path):
     project = tmp_path / "pyrightconfig.json"
     project.write_text(json.dumps(settings), encoding="utf-8")
     check = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "-p", project]
-    done = subprocess.run(check, capture_output=True, text=True, check=False)
+    done = run_process(check)
     assert done.returncode == 0, done.stdout
