@@ -1,6 +1,7 @@
 """The tests of each distribution with the lowest versions of what it requires, in an environment of its own.
 
-python scripts/lowest.py [FOLDER ...]    all distributions but those of `LEFT_OUT` without arguments; exit 1 when any fails
+python scripts/lowest.py [FOLDER ...]              all distributions but those of `LEFT_OUT` without arguments; exit 1 when any fails
+python scripts/lowest.py --imports [FOLDER ...]    tests of these, and of all others each module is imported
 
 What a distribution names in `dependencies`, and in the extras that its tests use, is installed in the lowest version that its
 range has and that is there for this Python. Once a package index has Headrace (`address.ON_INDEX`), so are the
@@ -57,6 +58,7 @@ TESTS = {
     "headrace-ort": ("onnx>=1.16",),
     "headrace-remote": ("httpx>=0.28", "onnx>=1.16", "tritonclient[http,grpc]>=2.50"),
     "headrace-serve": (
+        "h2>=4.1",
         "httpx>=0.28",
         "jsonschema>=4.20",
         "onnx>=1.16",
@@ -81,6 +83,7 @@ BESIDE = {
     "headrace-process": ("headrace-cli", "headrace-cv", "headrace-flow", "headrace-ort"),
     "headrace-remote": ("headrace-cli", "headrace-cv", "headrace-ort", "headrace-serve"),
     "headrace-serve": (
+        "h2>=4.1",
         "headrace-cli",
         "headrace-cv",
         "headrace-flow",
@@ -100,6 +103,20 @@ BESIDE = {
 """Distributions of this repository that its tests use besides those that it needs."""
 
 
+IMPORTS = """
+import importlib, pkgutil, sys
+package = importlib.import_module(sys.argv[1])
+for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+    try:
+        module.name.endswith("__main__") or importlib.import_module(module.name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in ("", package.__name__):
+            raise
+        print(f"{module.name} is left out: it needs {error.name}, which an extra brings")
+"""
+"""Imports each module of a package but what starts a program, and those that need an extra which is not installed."""
+
+
 def needed(name: str, projects: dict[str, dict], extras: tuple[str, ...] = ()) -> list[Requirement]:
     """Return what a distribution requires of this Python, with some extras."""
     table = projects[name]
@@ -109,13 +126,15 @@ def needed(name: str, projects: dict[str, dict], extras: tuple[str, ...] = ()) -
     return [one for one in found if one.marker is None or one.marker.evaluate({"extra": ""})]
 
 
-def plan(name: str, *, on_index: bool = ON_INDEX) -> tuple[list[str], list[str]]:
-    """Return what to install for the tests of a distribution: requirements, and names of distributions of the checkout."""
+def plan(
+    name: str, *, tests: bool = True, on_index: bool = ON_INDEX
+) -> tuple[list[str], list[str]]:
+    """Return what to install for a distribution, or its tests: requirements, and names of distributions of the checkout."""
     projects = {project(folder)["name"]: project(folder) for folder in folders()}
-    lowest = {str(one) for one in (*TOOLS, *TESTS.get(name, ()))}
-    if name != "headrace-testing":
+    lowest = {str(one) for one in (*TOOLS, *(TESTS.get(name, ()) if tests else ()))}
+    if tests and name != "headrace-testing":
         lowest |= set(HYPOTHESIS)
-    beside = ["headrace-testing", *BESIDE.get(name, ())]
+    beside = ["headrace-testing", *(BESIDE.get(name, ()) if tests else ())]
     if on_index:
         lowest |= {str(one) for one in needed(name, projects, EXTRAS.get(name, ()))}
         return sorted({*lowest, *beside} - {name}), [name]
@@ -137,10 +156,10 @@ def plan(name: str, *, on_index: bool = ON_INDEX) -> tuple[list[str], list[str]]
     return sorted(lowest), own
 
 
-def run(name: str, environment: Path, arguments: list[str]) -> bool:
-    """Make the environment of a distribution, print what is in it, run its tests; return whether they pass."""
+def run(name: str, environment: Path, arguments: list[str], *, imports: bool) -> bool:
+    """Make the environment of a distribution, print what is in it, run its tests or import it; return whether they pass."""
     where = {project(folder)["name"]: folder for folder in folders()}
-    requirements, own = plan(name)
+    requirements, own = plan(name, tests=not imports)
     python = environment / "bin" / "python"
     uv = [sys.executable, "-m", "uv"]
     install = [*uv, "pip", "install", "--quiet", "--python", str(python)]
@@ -150,9 +169,13 @@ def run(name: str, environment: Path, arguments: list[str]) -> bool:
     subprocess.run([*install, "--resolution", "lowest-direct", *requirements], check=True)
     editable = [part for one in own for part in ("--editable", str(where[one]))]
     subprocess.run([*install, "--no-deps", "--no-build-isolation", *editable], check=True)
-    if name in LIGHT:
+    if name in LIGHT and not imports:
         subprocess.run([*install, "--no-deps", "--resolution", "lowest", *LIGHT[name]], check=True)
     subprocess.run([*uv, "pip", "list", "--python", str(python), "--exclude-editable"], check=True)
+    if imports:
+        (package,) = (where[name] / "src").iterdir()
+        program = [str(python), "-c", IMPORTS, package.name]
+        return subprocess.run(program, cwd=environment, check=False).returncode == 0
     tests = [
         str(python),
         "-m",
@@ -172,13 +195,17 @@ def run(name: str, environment: Path, arguments: list[str]) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the tests of distributions; return 1 when those of any fail."""
-    chosen = [Path(one) for one in arguments if not one.startswith("-")] or folders()
-    options = [one for one in arguments if one.startswith("-")]
+    """Run the tests of distributions, or import them; return 1 when any fails."""
+    named = [ROOT / argument for argument in arguments if not argument.startswith("-")]
+    options = [argument for argument in arguments if argument.startswith("-")]
+    imports = "--imports" in options
+    options = [option for option in options if option != "--imports"]
     failed = []
-    for folder in chosen:
-        name = project(ROOT / folder)["name"]
-        if folder.is_absolute() and name in LEFT_OUT:
+    others = [folder for folder in folders() if folder not in named]
+    for folder in (*named, *others) if imports or not named else named:
+        name = project(folder)["name"]
+        is_named = folder in named
+        if not is_named and name in LEFT_OUT:
             print(f"{name} is left out: {LEFT_OUT[name]}")
             continue
         print(
@@ -186,7 +213,7 @@ def main(arguments: list[str]) -> int:
             flush=True,
         )
         with tempfile.TemporaryDirectory() as made:
-            if not run(name, Path(made) / "environment", options):
+            if not run(name, Path(made) / "environment", options, imports=imports and not is_named):
                 failed.append(name)
     print(f"failed: {', '.join(failed)}" if failed else "all pass")
     return bool(failed)

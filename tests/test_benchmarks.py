@@ -107,9 +107,37 @@ def test_serve_identity_measures_both_protocols_beside_the_floor(tmp_path):
     pytest.importorskip("headrace_serve")
     _, figures = run("benchmarks.serve.identity", tmp_path, "--clients", "2")
     assert set(figures["cells"]) == {
-        f"{protocol} {size} 2" for protocol in ("rest", "grpc") for size in (64, 600_000)
+        f"{protocol}{size}, 2" for protocol in ("binary", "gRPC") for size in ("", " 600 kB")
     }
     for cell in figures["cells"].values():
+        assert all(load["rps"] > 0 for loads in cell["loads"].values() for load in loads)
+
+
+def test_serve_identity_measures_every_case_of_another_checkout_beside_this_one(tmp_path):
+    for name in ("headrace_serve", "headrace_cli", "headrace_triton"):
+        pytest.importorskip(name)
+    options = ("--before", str(ROOT), "--clients", "2")
+    text, figures = run("benchmarks.serve.identity", tmp_path, *options)
+    cases = ("binary", "JSON", "/run", "embeddings", "repository", "gRPC")
+    assert set(figures["cells"]) == {f"{case}, 2" for case in (*cases, *LARGE_CASES)}
+    for name, cell in figures["cells"].items():
+        assert set(cell["loads"]) == {"before", "after"}
+        assert all(load["rps"] > 0 for loads in cell["loads"].values() for load in loads)
+        assert set(cell["ratios"]) == {"others_us", "rps", "p99_us"}
+        assert name in text
+    _, figures = run("benchmarks.serve.identity", tmp_path, *options, "--only", "/run")
+    assert set(figures["cells"]) == {"/run, 2"}
+
+
+LARGE_CASES = ("binary 600 kB", "gRPC 600 kB")
+
+
+def test_serve_calls_measures_both_servers_of_grpc(tmp_path):
+    pytest.importorskip("headrace_serve")
+    _, figures = run("benchmarks.serve.calls", tmp_path, "--clients", "2")
+    assert {*figures["cells"]} == {"gRPC, 2", "gRPC 600 kB, 2"}
+    for cell in figures["cells"].values():
+        assert {*cell["loads"]} == {"grpcio", "headrace-serve"}
         assert all(load["rps"] > 0 for loads in cell["loads"].values() for load in loads)
 
 

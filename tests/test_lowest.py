@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import distributions
 import lowest
 import pytest
@@ -57,3 +60,58 @@ def test_what_the_tables_name_exists():
     assert {one for names in lowest.BESIDE.values() for one in names} <= {*PROJECTS}
     for name, extras in lowest.EXTRAS.items():
         assert {*extras} <= {*PROJECTS[name]["optional-dependencies"]}
+
+
+@pytest.mark.parametrize(
+    ("line", "is_right"),
+    [
+        ("import there_is_no_such_library", True),  # which an extra would bring
+        ("import package_here.no_such_module", False),
+        ("from json import no_such_name", False),
+        ("raise TypeError('a version that does not know this')", False),
+    ],
+)
+def test_a_module_that_the_lowest_versions_cannot_import_is_told(tmp_path, line, is_right):
+    for name, text in {
+        "__init__": "",
+        "works": "",
+        "__main__": "raise SystemExit(3)",
+        "odd": line,
+    }.items():
+        (tmp_path / "package_here").mkdir(exist_ok=True)
+        (tmp_path / "package_here" / f"{name}.py").write_text(text)
+    program = [sys.executable, "-c", lowest.IMPORTS, "package_here"]
+    ran = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (ran.returncode == 0) is is_right, ran.stderr
+    assert ("odd is left out" in ran.stdout) is is_right
+
+
+def test_what_is_only_imported_gets_no_tool_of_its_tests():
+    requirements, own = lowest.plan("headrace-vision", tests=False, on_index=False)
+    assert "headrace-cv" not in own
+    assert "pydantic<3,>=2.7" in requirements
+    assert "onnx" not in {Requirement(text).name for text in requirements}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "ran"),
+    [
+        (["core", "-kx"], {"headrace": (False, ["-kx"])}),
+        (["core", "--imports"], {"headrace": (False, []), "headrace-vision": (True, [])}),
+        (["--imports"], {"headrace": (True, []), "headrace-vision": (True, [])}),
+        ([], {"headrace": (False, []), "headrace-vision": (False, [])}),
+    ],
+)
+def test_the_distributions_that_are_not_named_are_imported(monkeypatch, arguments, ran):
+    calls = {}
+
+    def note(name, environment, options, *, imports):
+        calls[name] = (imports, options)
+        return True
+
+    monkeypatch.setattr(lowest, "run", note)
+    assert lowest.main(arguments) == 0
+    others = {name for name in calls if name not in ran}
+    assert {name: calls[name] for name in ran} == ran
+    assert others <= {*PROJECTS} - {*lowest.LEFT_OUT}
+    assert (len(calls) > 10) is (len(ran) > 1)

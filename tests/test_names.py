@@ -22,8 +22,25 @@ STATES = 2
 OTHER_VERBS = 105
 """How many functions of core that return nothing may still begin with another word than a verb of the list."""
 
-HOLLOW = {"one": 161, "found": 90, "what": 25, "made": 11}
-"""Names of variables that say nothing, and how often sources around core may still store something under them."""
+HOLLOW = {
+    "asked": (0, 53),
+    "found": (0, 4),
+    "given": (2, 58),
+    "held": (0, 38),
+    "kept": (1, 20),
+    "made": (0, 2),
+    "near": (0, 17),
+    "one": (0, 4),
+    "own": (0, 147),
+    "said": (0, 25),
+    "seen": (4, 2),
+    "those": (0, 0),
+    "told": (0, 34),
+    "wanted": (0, 30),
+    "what": (2, 21),
+    "wrong": (0, 47),
+}
+"""Names of variables and parameters that say nothing: how many there may be in core, where they are public, and around it."""
 
 IRREGULAR = {
     *(
@@ -161,36 +178,26 @@ def test_a_function_that_returns_nothing_begins_with_a_verb_of_the_list():
     assert len(found) <= OTHER_VERBS, found
 
 
-def test_no_variable_of_core_is_a_pronoun():
-    # `each` and `what` are public names, too.
-    vague = {
-        "asked",
-        "found",
-        "held",
-        "near",
-        "one",
-        "own",
-        "said",
-        "those",
-        "told",
-        "wanted",
-        "wrong",
-    }
-    for path in CORE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            name = node.arg if isinstance(node, ast.arg) else None
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                name = node.id
-            assert name not in vague, f"{path}:{node.lineno} {name}"
-
-
-def test_no_more_variables_around_core_have_a_name_that_says_nothing():
-    stored = collections.Counter(
-        node.id
-        for folder in folders()
-        if folder.name != "core"
+def bound_names(folder):
+    """Count what the sources of a folder call their variables and parameters."""
+    nodes = (
+        node
         for path in (folder / "src").rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in HOLLOW
     )
-    assert {name: stored[name] for name in HOLLOW if stored[name] > HOLLOW[name]} == {}
+    return collections.Counter(
+        node.arg if isinstance(node, ast.arg) else node.id
+        for node in nodes
+        if isinstance(node, ast.arg)
+        or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    )
+
+
+def test_no_more_variables_have_a_name_that_says_nothing():
+    core = bound_names(ROOT / "core")
+    around = sum(map(bound_names, {*folders()} - {ROOT / "core"}), collections.Counter())
+    assert min(core["request"], around["request"]) > 50
+    counts = {name: (core[name], around[name]) for name in HOLLOW}
+    assert {
+        name: n for name, n in counts.items() if n[0] > HOLLOW[name][0] or n[1] > HOLLOW[name][1]
+    } == {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -27,13 +28,15 @@ def test_mypy_finds_in_a_program_what_is_wrong_and_nothing_else(pytestconfig):
 def test_pyright_finds_in_a_program_what_is_wrong_and_nothing_else(tmp_path):
     pytest.importorskip("pyright")
     settings = {
-        "include": [str(PROGRAM)],
+        "include": [PROGRAM.name],  # pyright ignores absolute paths here
         "typeCheckingMode": "strict",
         "enableTypeIgnoreComments": False,  # those are for mypy
         "reportUnnecessaryTypeIgnoreComment": True,
     }
     project = tmp_path / "pyrightconfig.json"
     project.write_text(json.dumps(settings), encoding="utf-8")
-    check = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "-p", project]
-    done = run_process(check)
+    shutil.copy(PROGRAM, tmp_path)
+    check = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, "-p"]
+    done = run_process([*check, project])
+    assert json.loads(done.stdout)["summary"]["filesAnalyzed"] == 1
     assert done.returncode == 0, done.stdout

@@ -12,6 +12,20 @@ import pydantic
 from typing_extensions import assert_type
 
 import headrace
+import headrace_cv
+import headrace_flow
+import headrace_models
+import headrace_observe
+import headrace_ort
+import headrace_process
+import headrace_ray
+import headrace_remote
+import headrace_serve
+import headrace_tensors
+import headrace_text
+import headrace_torch
+import headrace_trt
+import headrace_vision
 from headrace.futures import RequestFuture
 from headrace.keys import Request  # noqa: TC001 - as a user writes it
 
@@ -59,7 +73,7 @@ def order(data: list[int]) -> list[int]:
     return sorted(data)
 
 
-headrace.register("Three", 3)  # type: ignore[call-overload] # pyright: ignore[reportCallIssue, reportArgumentType]
+headrace.register("Three", 3)  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]
 headrace.pip({})  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
 
 assert_type(increment(1), int)
@@ -95,3 +109,19 @@ except headrace.errors.ConfigError as error:
     assert_type([problem.message for problem in error.problems], list[str])
 except headrace.errors.RequestsFailed as error:
     assert_type(error.errors, "list[BaseException | None]")
+
+# A package that imports its names when they are used has those alone.
+headrace_cv.no_name()  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+headrace_flow.no_name()  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+headrace_models.no_name()  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+headrace_observe.no_name()  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+headrace_ort.no_name()  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+headrace_process.no_name()  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+headrace_ray.no_name()  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+headrace_remote.no_name()  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+headrace_serve.no_name()  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+headrace_tensors.no_name()  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+headrace_text.no_name()  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+headrace_torch.no_name()  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+headrace_trt.no_name()  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+headrace_vision.no_name()  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]

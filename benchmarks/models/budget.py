@@ -11,6 +11,9 @@ A thread reads the memory ten times a second: the resident bytes of this process
 empty context of CUDA, measured in a process of its own, and what stays after a model of each kind has left. Each model counts there with the
 most that one of these took, rounded up to 16 MiB. Engines are built before, in another process.
 
+What a budget adds to a call is measured before: one thread calls an idle model of Models with a budget, and one without,
+by turns.
+
     python -m benchmarks.models.budget [--device cuda:0] [--seconds 300] [--clients 40] [--quick] [--json FILE]
 """
 
@@ -19,11 +22,13 @@ from __future__ import annotations
 import multiprocessing
 import os
 import random
+import statistics
 import tempfile
 import threading
 import time
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -251,6 +256,43 @@ def trace(folder: Path, device: str, seconds: float, clients: int, side: int) ->
     }
 
 
+class Copies(headrace.Backend):
+    """Gives the data back."""
+
+    def forward(self, batch: list[dict[str, Any]]) -> None:
+        """Write data into result."""
+        for request in batch:
+            request["result"] = request["data"]
+
+
+def call_us(rounds: int, calls: int) -> tuple[list[float], list[float]]:
+    """Return the microseconds of a call of a model with a budget, and without, by round: the median of its calls."""
+    headrace.register("Copies", Copies, replace=True)
+    took: tuple[list[float], list[float]] = ([], [])
+
+    def call_all() -> None:  # requests of the main thread run in another one
+        budgets = (Memory({"host": "1 GiB"}, sizes={"m": "1 MiB"}), None)
+        with ExitStack() as stack:
+            sides = [
+                stack.enter_context(Models({"m": {"backend": "Copies"}}, memory=one))
+                for one in budgets
+            ]
+            for number in range(2 * rounds + 2):
+                models, request = sides[number % 2], {"data": 0}
+                each_ns = []
+                for _ in range(calls):
+                    begun_ns = time.perf_counter_ns()
+                    models("m", request)
+                    each_ns.append(time.perf_counter_ns() - begun_ns)
+                if number >= 2:  # the first round of each warms up
+                    took[number % 2].append(statistics.median(each_ns) / 1e3)
+
+    thread = threading.Thread(target=call_all)
+    thread.start()
+    thread.join()
+    return took
+
+
 def figures(shown: Mapping[str, Any], device: str) -> list[Figure]:
     """Return the figures to keep."""
     title = f"twelve models in a budget of four on {device}"
@@ -262,7 +304,11 @@ def figures(shown: Mapping[str, Any], device: str) -> list[Figure]:
         f"{title}: requests without an answer": ("lower", shown["lost"]),
         f"{title}: seconds in which the memory was above the budget": ("lower", shown["seconds_above"]),
     }  # fmt: skip
+    with_us, without_us = shown["call_us"]
+    added_us = [one - other for one, other in zip(with_us, without_us, strict=True)]
     return [
+        compare("a call of a model of Models with a budget", "us", "lower", with_us, "without a budget", without_us, own=True),
+        measure("what a budget adds to a call of a model", "us", "lower", added_us),
         compare(f"{title}: requests that cause no load", "", "higher", hits, "Belady's, which knows the next request", [shown["best_hits"]]),
         compare(f"{title}: requests that cause no load", "", "higher", hits, "the least recently used leaves", [shown["recent_hits"]]),
         compare(f"{title}: the greatest memory of the models", "MiB", "lower", [most], "the budget", [budget]),
@@ -285,12 +331,18 @@ def main() -> None:
     seconds = asked.seconds or (2.0 if asked.quick else 300.0)
     clients = asked.clients or (8 if asked.quick else 40)
     side = 256 if asked.quick else 2048 if asked.device == "cpu" else 8192
+    took = call_us(*((5, 200) if asked.quick else (41, 5_000)))
     with tempfile.TemporaryDirectory() as folder:
         shown = trace(Path(folder), asked.device, seconds, clients, side)
+    shown["call_us"] = took
     for name, value in shown.items():
-        if name != "read":
+        if name not in ("read", "call_us"):
             print(f"{name:<16} {value:.3f}" if isinstance(value, float) else f"{name:<16} {value}")
-    save(asked.json, about, shown, figures(shown, asked.device))
+    kept = figures(shown, asked.device)
+    for figure in kept:
+        ratio = "" if figure.ratio is None else f", {figure.ratio:.3f} of {figure.beside}"
+        print(f"{figure.what}: {figure.value:.4g} {figure.unit}{ratio}")
+    save(asked.json, about, shown, kept)
 
 
 if __name__ == "__main__":

@@ -38,8 +38,8 @@ class AllCommands(Commands):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command by name; plugins are asked only for names that this package does not have."""
         if cmd_name in COMMANDS:
-            found = getattr(importlib.import_module(f"headrace_cli.commands.{cmd_name}"), cmd_name)
-            return made_command(found, epilog=EXITS)
+            module = importlib.import_module(f"headrace_cli.commands.{cmd_name}")
+            return made_command(getattr(module, cmd_name), epilog=EXITS)
         return None if cmd_name.startswith("-") else command_named(cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -58,7 +58,7 @@ class AllCommands(Commands):
                     ctx.fail(f"{comes} is not installed. {how_to_install(brings)}")
                 elif there.state != "ok":
                     ctx.fail(f"{comes} cannot be used: {there.reason}.")
-            known = {one: one for one in (*KNOWN_COMMANDS, *dict(_of_plugins()))} | BELOW
+            known = {name: name for name in (*KNOWN_COMMANDS, *dict(_of_plugins()))} | BELOW
             known |= {"version": "--version", "help": "--help"} | COMMANDS_ELSEWHERE
             for own in COMMANDS:
                 inside = getattr(self.get_command(ctx, own), "commands", ())
@@ -92,11 +92,11 @@ class AllCommands(Commands):
 
 def _of_plugins() -> list[tuple[str, Plugin]]:
     """Return every command of plugins by the name that calls it, with its plugin."""
-    found = commands_of_plugins()
-    names = [*COMMANDS, *(name for name, _ in found)]
+    pairs = commands_of_plugins()
+    names = [*COMMANDS, *(name for name, _ in pairs)]
     shown = [
         (name if names.count(name) == 1 else f"{plugin.plugin}:{name}", plugin)
-        for name, plugin in found
+        for name, plugin in pairs
     ]
     return sorted(shown, key=lambda item: item[0])
 
@@ -110,8 +110,8 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(is_set: bool) -> None:
+    if is_set:
         print_data(f"headrace {headrace.__version__}")
         raise typer.Exit
 

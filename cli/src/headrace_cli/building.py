@@ -58,9 +58,9 @@ def printing_warnings() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def showing_progress(wanted: bool = True) -> Iterator[ProgressFactory]:
+def showing_progress(is_shown: bool = True) -> Iterator[ProgressFactory]:
     """Return the ``progress`` for `headrace.pipe`: bars on stderr if that is a terminal, else silence."""
-    if not wanted or not sys.stderr.isatty():
+    if not is_shown or not sys.stderr.isatty():
         yield lambda _total, _unit: contextlib.nullcontext(_nothing)
         return
     from rich.console import Console

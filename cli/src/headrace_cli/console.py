@@ -97,7 +97,7 @@ def print_data(text: str) -> None:
         sys.stdout.write(text[start : start + size])
 
 
-def print_drawing(what: Any, *, width: int, **settings: Any) -> None:
+def print_drawing(drawing: Any, *, width: int, **settings: Any) -> None:
     """Draw with rich on stdout: in the width of the terminal, or in ``width`` columns where there is none."""
     from rich.console import Console
 
@@ -105,7 +105,7 @@ def print_drawing(what: Any, *, width: int, **settings: Any) -> None:
     # Rich writes into a string first: when the reader has closed the pipe, rich would end the process
     # itself, with another exit status.
     with console.capture() as drawn:
-        console.print(what, crop=False)
+        console.print(drawing, crop=False)
     sys.stdout.write(encodable(drawn.get()))
 
 

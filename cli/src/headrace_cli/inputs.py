@@ -18,9 +18,13 @@ from headrace.errors import InputError
 from headrace_cli.console import WrongArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import TypeAlias
 
     import headrace
+
+    ReadRecords: TypeAlias = Callable[[str], Iterator["Input"] | None]
+    """Gives the records of a file that is named, None for a file that is one input."""
 
 STDIN = "-"
 
@@ -69,7 +73,7 @@ class Input:
             raise InputError("numpy reads no array in it, without pickle") from error
         if not arrays:
             raise InputError("there is no array in it")
-        keys = {ports.get(name, {}).get("key", name): array for name, array in arrays.items()}
+        keys = named_by_ports(arrays, ports)
         return {**fields, "data": next(iter(keys.values())), **keys}
 
     def read(self) -> bytes:
@@ -92,6 +96,11 @@ class Input:
             raise InputError("it cannot be read: there is no memory for its content") from error
 
 
+def named_by_ports(values: Mapping[str, Any], ports: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return values under the keys of a request, where their names are those of a model's inputs."""
+    return {(ports or {}).get(name, {}).get("key", name): value for name, value in values.items()}
+
+
 def ports_of(pipeline: headrace.Pipeline) -> dict[str, Any] | None:
     """Return the inputs that a pipeline describes: those of its first word that does, by name. None: it begins with bytes.
 
@@ -112,8 +121,12 @@ def ports_of(pipeline: headrace.Pipeline) -> dict[str, Any] | None:
     return dict(left[0]["built"]["inputs"]) if left else {}
 
 
-def check_arguments(arguments: Sequence[str]) -> None:
+def check_arguments(arguments: Sequence[str], records: ReadRecords | None = None) -> None:
     """Refuse arguments that name no input, all at once and before anything is built.
+
+    Args:
+        arguments: The arguments.
+        records: See `expand`.
 
     Raises:
         WrongArgument: A file or folder does not exist, a folder is empty, a pattern matches nothing.
@@ -122,7 +135,7 @@ def check_arguments(arguments: Sequence[str]) -> None:
         raise WrongArgument("'-' (standard input) can be read once only")
     wrong = []
     for argument in arguments:
-        if next(_expanded(argument), None) is not None:
+        if next(_expanded(argument, records), None) is not None:
             continue
         if is_folder(argument):
             wrong.append(f"no files in the folder {argument!r} (hidden ones do not count)")
@@ -145,32 +158,42 @@ def _absence(path: str) -> str:
     return "no such file or folder"
 
 
-def expand(arguments: Sequence[str]) -> Iterator[Input]:
-    """Give every input, in the order of the arguments. Files are not opened.
+def expand(arguments: Sequence[str], records: ReadRecords | None = None) -> Iterator[Input]:
+    """Give every input, in the order of the arguments. Files are not opened, but those of records.
 
     A folder gives the files in it and below, sorted by path part by part. Hidden files and folders
     are left out, links to folders are not followed. A pattern gives the files that match, sorted. A
     folder that matches is treated like a folder argument, unless the pattern holds ``**``.
+
+    Args:
+        arguments: The arguments.
+        records: Gives the records of a file that is named, or that a pattern matches, and None for one that is one input.
+            Files in folders are one each.
     """
     for argument in arguments:
-        yield from _expanded(argument)
+        yield from _expanded(argument, records)
 
 
-def _expanded(argument: str) -> Iterator[Input]:
+def _expanded(argument: str, records: ReadRecords | None) -> Iterator[Input]:
     if argument == STDIN:
         yield Input(STDIN)
     elif is_folder(argument):
         yield from _files_below(argument, argument)
     elif os.path.lexists(argument):
-        yield Input(argument)
+        yield from _of_file(argument, "", records)
     elif glob.has_magic(argument):
         root = _fixed_part(argument)
         for path in sorted(glob.glob(argument, recursive=True)):  # noqa: PTH207 - any root, `**`
             if not is_folder(path):
                 if os.path.lexists(path):  # `missing/**` matches "missing/" in older Pythons
-                    yield Input(path, root=root)
+                    yield from _of_file(path, root, records)
             elif "**" not in argument:
                 yield from _files_below(path, root)
+
+
+def _of_file(path: str, root: str, records: ReadRecords | None) -> Iterator[Input]:
+    several = None if records is None else records(path)
+    yield from [Input(path, root=root)] if several is None else several
 
 
 def _fixed_part(pattern: str) -> str:
@@ -211,8 +234,8 @@ def _files_below(folder: str, root: str) -> Iterator[Input]:
 def _entries(folder: str) -> Iterator[str | Input]:
     """Yield the paths in a folder, sorted. Of a million files their names alone are in memory."""
     try:
-        with os.scandir(folder) as found:
-            names = sorted(entry.name for entry in found if not entry.name.startswith("."))
+        with os.scandir(folder) as entries:
+            names = sorted(entry.name for entry in entries if not entry.name.startswith("."))
     except OSError as error:
         return iter([Input(folder, error)])
     return (os.path.join(folder, name) for name in names)  # noqa: PTH118 - any text

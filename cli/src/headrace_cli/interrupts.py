@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import _thread
-import contextlib
 import os
 import signal
 import socket
@@ -12,7 +11,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 _DEFAULTS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 """The handlers in whose place this module puts its own."""
@@ -41,7 +40,6 @@ class Interrupts:
         self.came = False
         self.status = 128 + signal.SIGINT
         self.on_first: Callable[[], None] | None = None
-        self._held = False
         self._handled = False
         self._again = 0
         self._active = False
@@ -84,22 +82,10 @@ class Interrupts:
             signal.set_wakeup_fd(self._descriptor)
             self._writer.close()
 
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """Delay KeyboardInterrupt to the end of the ``with``, in which nothing may wait for long."""
-        self._held = True
-        try:
-            yield
-        finally:
-            self._held = False
-        if self.came:
-            raise KeyboardInterrupt
-
     def _on_interrupt(self, number: int, frame: object) -> None:
         self.came = self._handled = True
         self.status = 128 + number  # the thread of `_watch` may be later
-        if not self._held:
-            raise KeyboardInterrupt
+        raise KeyboardInterrupt
 
     def _lost(self, about: sys.UnraisableHookArgs) -> None:
         """Send an interrupt again that has hit a destructor or a callback of the garbage collector.

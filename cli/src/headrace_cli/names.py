@@ -59,31 +59,31 @@ def all_plugins() -> list[Plugin]:
 
 def all_names() -> list[str]:
     """Return the names of all backends that can be used, and of all plugins and distributions."""
-    found = all_plugins()
+    plugins = all_plugins()
     return [
-        *(name for plugin in found if plugin.usable for name in plugin.backends),
-        *(name for plugin in found for name in (plugin.plugin, plugin.distribution)),
+        *(name for plugin in plugins if plugin.usable for name in plugin.backends),
+        *(name for plugin in plugins for name in (plugin.plugin, plugin.distribution)),
     ]
 
 
 def backends_named(name: str) -> list[tuple[str, Plugin]]:
     """Return each backend that ``name``, perhaps ``plugin:Name``, may mean, with its plugin."""
     qualifier, _, part = name.rpartition(":")
-    found = [plugin for plugin in all_plugins() if plugin.usable and part in plugin.backends]
+    matches = [plugin for plugin in all_plugins() if plugin.usable and part in plugin.backends]
     if qualifier:
-        found = [plugin for plugin in found if plugin.plugin == qualifier]
-    elif found and found[0].plugin == "headrace":
-        del found[1:]  # a name of core always means core's
-    return [(part, plugin) for plugin in found]
+        matches = [plugin for plugin in matches if plugin.plugin == qualifier]
+    elif matches and matches[0].plugin == "headrace":
+        del matches[1:]  # a name of core always means core's
+    return [(part, plugin) for plugin in matches]
 
 
 def plugins_named(name: str) -> list[Plugin]:
     """Return the plugins of this name; if it names neither plugin nor backend, of the normalised name."""
-    found = all_plugins()
-    exact = [plugin for plugin in found if name in (plugin.distribution, plugin.plugin)]
+    known = all_plugins()
+    exact = [plugin for plugin in known if name in (plugin.distribution, plugin.plugin)]
     if exact or backends_named(name):
         return exact
-    return [plugin for plugin in found if plugins.qualifier(name) == plugin.plugin]
+    return [plugin for plugin in known if plugins.qualifier(name) == plugin.plugin]
 
 
 def unknown(name: str, known: Iterable[str]) -> ConfigError:

@@ -33,7 +33,7 @@ def _table(heading: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
     """Return a table; texts are escaped, numbers are rounded to what is of use."""
 
     def cells(kind: str, row: Iterable[Any]) -> str:
-        return "<tr>" + "".join(f"<{kind}>{escape(_text(one))}</{kind}>" for one in row) + "</tr>"
+        return "<tr>" + "".join(f"<{kind}>{escape(_text(cell))}</{kind}>" for cell in row) + "</tr>"
 
     return f"<table>{cells('th', heading)}{''.join(cells('td', row) for row in rows)}</table>"
 
@@ -58,8 +58,8 @@ def _instance_table(nodes: dict[str, Any]) -> str:
     heading = ("node", "instance", "device", "batches", "errors", "busy s", "utilisation")
     keys = ("index", "device", "batches", "errors", "busy_s", "utilisation")
     rows = [
-        (name, *("" if one[key] is None else one[key] for key in keys))
+        (name, *("" if part[key] is None else part[key] for key in keys))
         for name, node in nodes.items()
-        for one in node["instances"]
+        for part in node["instances"]
     ]
     return _table(heading, rows)

@@ -50,19 +50,19 @@ def as_line(path: str, result: Any) -> str:
     """Return ``path<TAB>result`` as one line; a dict gives its values, separated by tabs, and so do named scores."""
     result = opened(result)
     values = list(result.values()) if isinstance(result, dict) else named_scores(result)
-    texts = (str(one) if isinstance(one, (bool, float)) else shown(one) for one in values)
+    texts = (str(value) if isinstance(value, (bool, float)) else shown(value) for value in values)
     return escaped(path) + "\t" + "\t".join(map(escaped, texts))
 
 
 def named_scores(result: Any) -> list[Any]:
     """Return names and scores of ``{"label", "score"}`` in turn, to five digits. Every other result stays alone."""
-    found: list[Any] = []
-    for one in result if isinstance(result, list) else ():
-        if not isinstance(one, dict) or list(one) != ["label", "score"]:
+    cells: list[Any] = []
+    for row in result if isinstance(result, list) else ():
+        if not isinstance(row, dict) or list(row) != ["label", "score"]:
             return [result]
-        score = one["score"]
-        found += [one["label"], f"{score:.5g}" if isinstance(score, float) else score]
-    return found or [result]
+        score = row["score"]
+        cells += [row["label"], f"{score:.5g}" if isinstance(score, float) else score]
+    return cells or [result]
 
 
 def shown(value: Any) -> str:
@@ -112,7 +112,7 @@ def _few_numbers(value: Any) -> Any:
 def _shortest(numbers: Any, kind: str) -> Any:
     """Return floats, or lists of them, as what numpy prints for them in a narrower type."""
     if isinstance(numbers, list):
-        return [_shortest(one, kind) for one in numbers]
+        return [_shortest(number, kind) for number in numbers]
     if not isinstance(numbers, float):
         return numbers  # what a masked array has in place of a number
     return float(str(getattr(importlib.import_module("numpy"), kind)(numbers)))
@@ -213,8 +213,8 @@ def _plain(value: Any, otherwise: Any) -> Any:
 
 def _alone(value: Any, above: tuple[int, ...], convert: Callable[..., Any]) -> Any:
     """Convert the content of a value, one level below the value."""
-    found = _inner([value], above, convert)
-    return found[0] if isinstance(found, list) else found
+    inner = _inner([value], above, convert)
+    return inner[0] if isinstance(inner, list) else inner
 
 
 def as_json(value: Any, *, ascii_only: bool = False, indent: int | None = None) -> str:

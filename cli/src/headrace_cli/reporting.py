@@ -90,7 +90,7 @@ def _near(option: str, others: Sequence[str] | None) -> bool:
 
 
 def _options(ctx: Any) -> set[str]:
-    return {name for one in ctx.command.params for name in one.opts} if ctx else set()
+    return {name for flag in ctx.command.params for name in flag.opts} if ctx else set()
 
 
 def _print_error(error: Exception) -> None:

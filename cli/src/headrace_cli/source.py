@@ -32,17 +32,17 @@ _NO_NODES = ("extends", "import", "global")
 _PLACEHOLDER = re.compile(r"\$\$\{|\$\{(\w+)(?::-([^{}]*))?\}")
 
 
-def is_file(what: str) -> bool:
+def is_file(text: str) -> bool:
     """Return whether CONFIG names a file, or a pipe, which is refused as a file; else it is an expression."""
-    there = os.path.exists(what) and (not os.path.isdir(what) or headrace.plugins.reads(what))  # noqa: PTH110, PTH112 - any text
-    return what.endswith(".toml") or there or headrace.plugins.is_address(what)
+    there = os.path.exists(text) and (not os.path.isdir(text) or headrace.plugins.reads(text))  # noqa: PTH110, PTH112 - any text
+    return text.endswith(".toml") or there or headrace.plugins.is_address(text)
 
 
-def source_of(what: str, settings: Sequence[str] = ()) -> str | dict[str, Any]:
+def source_of(name: str, settings: Sequence[str] = ()) -> str | dict[str, Any]:
     """Return the source for `headrace.pipe`: a path, or a dict that includes the settings.
 
     Args:
-        what: A file or an expression.
+        name: A file or an expression.
         settings: Texts ``KEY=VALUE``, later ones win. The key is a key of the only node, or
             ``NODE.KEY``, or ``global.KEY``. The value is read as TOML where that is possible, else as a text.
             Relative paths in it start from the working directory.
@@ -51,14 +51,14 @@ def source_of(what: str, settings: Sequence[str] = ()) -> str | dict[str, Any]:
         WrongArgument: A text is no ``KEY=VALUE``, sets a table and a value under one key, names no node, or sets what a
             file extends.
     """
-    if is_file(what) and not settings:
-        return what
-    source: dict[str, Any] = {"backend": what}
+    if is_file(name) and not settings:
+        return name
+    source: dict[str, Any] = {"backend": name}
     top = source
-    if is_file(what):
+    if is_file(name):
         source, top = (
-            {"extends": [what.replace("${", "$${")]},
-            _top_level(_in_home(headrace.plugins.located(what)), set()),
+            {"extends": [name.replace("${", "$${")]},
+            _top_level(_in_home(headrace.plugins.located(name)), set()),
         )
     for text in settings:
         key, equals, value = text.partition("=")
@@ -69,7 +69,7 @@ def source_of(what: str, settings: Sequence[str] = ()) -> str | dict[str, Any]:
             parts[0] == "extends" and top is not source
         ):  # it would take the place of the file itself
             raise WrongArgument(
-                f"--set {text}: what {what} extends cannot be changed here; write a file that extends both"
+                f"--set {text}: what {name} extends cannot be changed here; write a file that extends both"
             )
         _set(source, _of_node(parts, top), _value(value.strip()), text)
     is_flat = isinstance(top.get("backend"), str)
@@ -95,15 +95,15 @@ def _nodes(top: dict[str, Any]) -> list[str]:
     return [key for key, part in top.items() if isinstance(part, dict) and key not in _NO_NODES]
 
 
-def _top_level(path: Path, seen: set[Path]) -> dict[str, Any]:
+def _top_level(path: Path, paths: set[Path]) -> dict[str, Any]:
     """Return the keys of a file and of the files that it extends, at the top and in tables, as far as these can be read."""
     try:
-        given = headrace.plugins.tables_of(path)
+        tables = headrace.plugins.tables_of(path)
         path = path.resolve()  # what it extends is relative to the file, not to a link to it
-        if path in seen or not (given or path.is_file()):  # reading a pipe might never end
+        if path in paths or not (tables or path.is_file()):  # reading a pipe might never end
             return {}
-        seen.add(path)
-        own: dict[str, Any] = tomllib.loads(read_text(path)) if given is None else given
+        paths.add(path)
+        own: dict[str, Any] = tomllib.loads(read_text(path)) if tables is None else tables
     except (ValueError, OSError, RuntimeError, HeadraceError):  # links may lead to each other
         # The error is reported when the configuration is loaded, which reads the file again.
         return {}
@@ -111,7 +111,7 @@ def _top_level(path: Path, seen: set[Path]) -> dict[str, Any]:
     top_level: dict[str, Any] = {}
     for base in [bases] if isinstance(bases, str) else bases if isinstance(bases, list) else []:
         base_path = path.parent / _in_home(_PLACEHOLDER.sub(_variable, str(base)))
-        top_level = _laid_over(top_level, _top_level(base_path, seen))
+        top_level = _laid_over(top_level, _top_level(base_path, paths))
     return _laid_over(top_level, own)
 
 
@@ -152,7 +152,7 @@ def _of_node(parts: list[str], top: dict[str, Any]) -> list[str]:
 
 
 @contextlib.contextmanager
-def hinting_at_a_file(what: str) -> Iterator[None]:
+def hinting_at_a_file(name: str) -> Iterator[None]:
     """Add to a ConfigError that CONFIG is no file, or one for another command.
 
     What looks like an expression, or can be read as one, may be no file.
@@ -162,23 +162,23 @@ def hinting_at_a_file(what: str) -> Iterator[None]:
     except ConfigError as error:
         own = [p.code for p in error.problems if p.path in {"main.backend", "expression"}]
         unread = {*own} & {"syntax", "unknown_backend"}
-        if unread and not is_file(what) and not set(what) & set("[]()"):
-            if os.path.isdir(what):  # noqa: PTH112 - false for a long text
-                headrace.PipelineConfig.load(what)  # says what a folder may be
+        if unread and not is_file(name) and not set(name) & set("[]()"):
+            if os.path.isdir(name):  # noqa: PTH112 - false for a long text
+                headrace.PipelineConfig.load(name)  # says what a folder may be
             kind = "no file"
             files = [path.name for path in Path().glob("*.toml")]
-            near = difflib.get_close_matches(what, files, n=1, cutoff=0.7)
-            if os.path.isfile(f"{what}.toml"):  # noqa: PTH113 - false for a long text
-                near = [f"{what}.toml"]
+            near = difflib.get_close_matches(name, files, n=1, cutoff=0.7)
+            if os.path.isfile(f"{name}.toml"):  # noqa: PTH113 - false for a long text
+                near = [f"{name}.toml"]
             kind += f" (did you mean {near[0]!r}?)" if near else ""
-            print_message(f"{what!r} is {kind}, so it was read as an expression")
+            print_message(f"{name!r} is {kind}, so it was read as an expression")
         others = [problem for problem in error.problems if problem.path in _OF_COMMANDS]
-        if others and is_file(what):
+        if others and is_file(name):
             text = "[{0}] is a table of files for `{1} {2}`"
             error.problems = tuple(
                 replace(
                     problem,
-                    message=text.format(problem.path, _OF_COMMANDS[str(problem.path)], what),
+                    message=text.format(problem.path, _OF_COMMANDS[str(problem.path)], name),
                     hint=None,
                 )
                 for problem in others

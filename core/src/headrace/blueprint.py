@@ -160,20 +160,20 @@ class _Object(Checked):
         self, make: Callable[[], Runs], node: str, index: int, within: tuple[int, int | None]
     ) -> None:
         try:
-            made = make()
+            runs = make()
         except HeadraceError:
             raise
         except Exception as error:
             failure = f"instance {index} could not be made: {error_text(error)}"
             raise SetupError(failure, node=node) from error
-        if not callable(getattr(made, "forward", None)):
-            message = f"an object of {type(made).__name__} is no backend"
+        if not callable(getattr(runs, "forward", None)):
+            message = f"an object of {type(runs).__name__} is no backend"
             hint = "It needs forward(batch), which writes result into each request."
             raise SetupError(message, node=node, hint=hint)
-        self.forward = made.forward  # type: ignore[method-assign]
-        self._close: Callable[[], object] = getattr(made, "close", bool)
+        self.forward = runs.forward  # type: ignore[method-assign]
+        self._close: Callable[[], object] = getattr(runs, "close", bool)
         self.min, self.max = within
-        self._node, self._index, self._name, self._state = node, index, type(made).__name__, "ready"
+        self._node, self._index, self._name, self._state = node, index, type(runs).__name__, "ready"
 
     def close(self) -> None:
         """Close the object, once."""

@@ -82,6 +82,19 @@ from metadata, and nothing of the plugin is imported before one of its names is 
     Raise `headrace.errors.ConfigError` for what you refuse. Another exception is shown with the
     name of your plugin.
 
+``headrace.records``: files of records, of which each is a request
+    A suffix in small letters (``.jsonl``), and a function ``f(path)`` that reads them one after the
+    other::
+
+        def records(path):
+            with path.open() as file:
+                for line in file:
+                    yield {"data": line.rstrip()}
+
+    ``headrace run x.toml file.jsonl`` sends each. A record is a dict, whose keys are those of the
+    request. An exception in the place of a record says why it is none, and fails it alone.
+    `headrace.plugins.records_of` reads a file so.
+
 ``headrace.fetchers``: where files come from that a configuration names by an address
     The scheme of the address, and a function ``f(address)``::
 
@@ -408,8 +421,9 @@ def headrace_apis() -> dict[str, str]:
         Since 0.1.
 
     A function gets what was asked, and returns plain data, bytes with their media type, or an
-    asynchronous generator of events. The table may also have ``"error"``, a function from status,
-    code and text of a refusal to its body, and ``"open"``, a list of the routes that need no key.
+    asynchronous generator of events. A generator gets the JSON of the body as well, and yields the
+    requests to run. The table may also have ``"error"``, a function from status, code and text of a
+    refusal to its body, and ``"open"``, a list of the routes that need no key.
     The module needs to import nothing of the server. `docs/other_apis.md` has all of it.
 
     Example::

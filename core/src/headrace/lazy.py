@@ -4,8 +4,14 @@ A package that only names its backends stays light. Its ``__init__.py`` says whe
 
     from headrace.lazy import lazy_names
 
+    if TYPE_CHECKING:
+        from package.backend import Scale
+        from package.images import scale_image
+
     __all__ = ["Scale", "scale_image"]
-    __getattr__, __dir__ = lazy_names(__name__, {"backend": "Scale", "images": "scale_image"})
+
+    if not TYPE_CHECKING:  # with these a type checker would accept every name
+        __getattr__, __dir__ = lazy_names(__name__, {"backend": "Scale", "images": "scale_image"})
 """
 
 from __future__ import annotations

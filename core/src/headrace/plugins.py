@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any, cast
 from headrace._language.contract.addresses import is_address, origin_of
 from headrace._language.contract.texts import read_lines, read_text
 from headrace._language.registry.discovery import CORE, KNOWN_ELSEWHERE, Plugin, qualifier
-from headrace._language.registry.files import located, reads, tables_of
+from headrace._language.registry.files import located, reads, records_of, tables_of
 from headrace._language.registry.registry import registry
 from headrace._run.process import usable_cpus
 from headrace._run.records.probes import PROBE_METHODS
@@ -74,6 +74,7 @@ __all__ = [
     "read_lines",
     "read_text",
     "reads",
+    "records_of",
     "refresh",
     "resolve",
     "tables_of",
@@ -143,12 +144,12 @@ def threads_apart(clock: Callable[[], float]) -> Iterator[None]:
     Args:
         clock: Gives the value of ``time.monotonic()`` in the block.
     """
-    with threads.apart(clock) as given:
+    with threads.apart(clock) as own_threads:
         try:
             yield
         finally:
             for engine in [*deadlocks.engines]:
-                if engine.box.threads is given and engine.state != "closed":
+                if engine.box.threads is own_threads and engine.state != "closed":
                     engine.close(drain=False, timeout=30.0)
 
 

@@ -31,6 +31,8 @@ def test_no_request_is_lost_where_models_do_not_all_fit(tmp_path):
     assert 0 < figures["recent_hits"] <= figures["best_hits"]
     kept = {figure["what"].partition(": ")[2]: figure for figure in figures["kept"]}
     assert kept["answers"]["value"] == figures["requests"]
+    assert [len(side) for side in figures["call_us"]] == [5, 5]
+    assert any(each["what"].startswith("what a budget adds") for each in figures["kept"])
     assert kept["the greatest memory of the models"]["unit"] == "MiB"
 
 

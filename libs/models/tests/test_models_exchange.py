@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import sys
 import threading
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
 import headrace
-from headrace.errors import ConfigError, ContractError
+from headrace.errors import (
+    BackendError,
+    ConfigError,
+    ContractError,
+    DeadlineExceededError,
+    HeadraceError,
+    InputError,
+    OverloadedError,
+)
 from headrace_models import Exchange, Memory, Models
 from headrace_models.errors import OutOfMemoryError
 
@@ -60,11 +70,12 @@ class Ends:
     """Hears when the state of models has changed, and waits for the end of an exchange."""
 
     def __init__(self, models):
-        self.models, self.changed = models, threading.Condition()
+        self.models, self.changed, self.reasons = models, threading.Condition(), []
         models.subscribe(self.note)
 
-    def note(self, _):
+    def note(self, change):
         with self.changed:
+            self.reasons.append(change.reason)
             self.changed.notify_all()
 
     def wait(self, name="m"):
@@ -147,6 +158,28 @@ def test_tolerances_or_a_function_decide_what_differs(how, outcome):
         assert ends.wait()["exchange"]["outcome"] == outcome
 
 
+def test_an_answer_that_cannot_be_shown_ends_it():
+    class Odd:
+        def __str__(self):
+            raise OSError("no text")
+
+    class Odds(headrace.Backend):
+        def forward(self, batch):
+            for request in batch:
+                request["result"] = Odd()
+
+    headrace.register("Odds", Odds, replace=True)
+    with Models({"m": {"backend": "Odds"}}) as models:
+        ends = Ends(models)
+        models.update("m", {"backend": "Odds", "max": 4}, exchange=always())
+        asked(models, 1)
+        told = ends.wait()["exchange"]
+        assert (told["outcome"], told["reason"]) == (
+            "failed",
+            "the comparison raised OSError: no text",
+        )
+
+
 def test_a_request_without_rows_is_compared_as_a_whole():
     with Models({"m": {"backend": "Gives([1])"}}) as models:
         ends = Ends(models)
@@ -183,17 +216,219 @@ def test_a_model_that_fails_does_no_harm(compare):
         for got in asked(models, 20):
             np.testing.assert_array_equal(got, [[1.0]])
         about = ends.wait()
-        assert about["exchange"]["failed"] == [0, 20]
-        assert "it fails 100.00% more requests" in about["reason"]
+        assert about["exchange"]["failed"] == [0, 1]
+        assert "it fails 1 of 1 requests that the old one answers" in about["reason"]
 
 
 def test_a_canary_answers_where_the_old_model_fails():
-    with Models({"m": {"backend": "Gives(fails=true)"}}) as models:
+    now = [0.0]
+    with Models({"m": {"backend": "Gives(fails=true)"}}, clock=lambda: now[0]) as models:
         ends = Ends(models)
         models.update("m", {"backend": "Gives([2])"}, exchange=always(compare="canary"))
         for got in asked(models, 20):
             np.testing.assert_array_equal(got, [[2.0]])
-        assert ends.wait()["exchange"]["outcome"] == "passed"
+        now[0] = 5000.0
+        with pytest.raises(BackendError):
+            asked(models, 1)
+        told = ends.wait()["exchange"]
+        assert (told["outcome"], told["pairs"]["old failed"]) == ("not judged", 20)
+
+
+class Plays(headrace.Backend):
+    """Answer or fail as ``data`` says for the old model and for the new one."""
+
+    class Options(headrace.Options):
+        positional = ("side",)
+        side: int = 0
+
+    errors: ClassVar = {
+        "fail": ValueError,
+        "input": InputError,
+        "deadline": DeadlineExceededError,
+        "overloaded": OverloadedError,
+    }
+
+    def init(self, options, context):
+        self.side = options.side
+
+    def forward(self, batch):
+        for request in batch:
+            play = request["data"][self.side]
+            if play in self.errors:
+                raise self.errors[play]("as it is told")
+            request["result"] = play
+
+
+GOOD, NEW_FAILS, CRASH = ("same", "same"), ("same", "fail"), ("input", "fail")
+VERDICTS = {
+    # the pairs, each so many times; settings; the pairs of each kind; how many have an old answer; the outcome
+    "enough": ([(GOOD, 10)], {}, {"answered": 10}, 10, "passed"),
+    "too few": ([(GOOD, 9)], {}, {"answered": 9}, 9, "not judged"),
+    "both fail": ([(("fail", "fail"), 20)], {}, {"both failed": 20}, 0, "not judged"),
+    "both fail beside enough": (
+        [(("fail", "fail"), 5), (("input", "input"), 2), (("fail", "input"), 1), (GOOD, 10)],
+        {},
+        {"both failed": 8, "answered": 10},
+        10,
+        "passed",
+    ),
+    "the new one fails once": (
+        [(GOOD, 5), (NEW_FAILS, 1)],
+        {},
+        {"answered": 5, "new failed": 1},
+        6,
+        "failed",
+    ),
+    "the new one refuses once": ([(("same", "input"), 1)], {}, {"new failed": 1}, 1, "failed"),
+    "as many are repaired": (
+        [(("fail", "same"), 9), (NEW_FAILS, 1)],
+        {},
+        {"old failed": 9, "new failed": 1},
+        1,
+        "failed",
+    ),
+    "all are repaired": ([(("fail", "same"), 20)], {}, {"old failed": 20}, 0, "not judged"),
+    "1 of 10, a tenth may": (
+        [(NEW_FAILS, 1), (GOOD, 9)],
+        {"errors": 0.1},
+        {"new failed": 1, "answered": 9},
+        10,
+        "passed",
+    ),
+    "2 of 10, a tenth may": (
+        [(NEW_FAILS, 2)],
+        {"errors": 0.1},
+        {"new failed": 2},
+        2,
+        "failed",
+    ),
+    "crashes where the old one refuses": ([(CRASH, 1)], {}, {"new crashed": 1}, 0, "failed"),
+    "2 crashes beside 10, a sixth": (
+        [(CRASH, 2), (GOOD, 10)],
+        {"errors": 0.17},
+        {"new crashed": 2, "answered": 10},
+        10,
+        "passed",
+    ),
+    "2 crashes beside 10, above": ([(CRASH, 2)], {"errors": 0.16}, {"new crashed": 2}, 0, "failed"),
+    "no answer of both, though all may fail": (
+        [(NEW_FAILS, 10)],
+        {"errors": 1.0},
+        {"new failed": 10},
+        10,
+        "failed",
+    ),
+    "others differ": (
+        [(("same", "other"), 2), (GOOD, 8)],
+        {"differ": 0.1},
+        {"answered": 10},
+        10,
+        "failed",
+    ),
+    "a tenth differs, as it may": (
+        [(("same", "other"), 1), (GOOD, 9)],
+        {"differ": 0.1},
+        {"answered": 10},
+        10,
+        "passed",
+    ),
+    "ends that tell nothing of a model": (
+        [
+            (("same", "deadline"), 3),
+            (("deadline", "same"), 1),
+            (("same", "overloaded"), 2),
+            (("fail", "deadline"), 1),
+            (("overloaded", "fail"), 1),
+            (GOOD, 10),
+        ],
+        {},
+        {"deadline": 5, "overloaded": 3, "answered": 10},
+        10,
+        "passed",
+    ),
+    "such ends alone": ([(("same", "deadline"), 20)], {}, {"deadline": 20}, 0, "not judged"),
+}
+
+
+@pytest.mark.parametrize("case", VERDICTS)
+def test_a_verdict_is_of_pairs(case):
+    pairs, how, kinds, compared, outcome = VERDICTS[case]
+    headrace.register("Plays", Plays, replace=True)
+    now = [0.0]
+    with Models({"m": {"backend": "Plays(0)"}}, clock=lambda: now[0]) as models:
+        ends = Ends(models)
+        # In a canary both have ended when the client has its answer.
+        exchange = always(requests=10, compare="canary", **how)
+        models.update("m", {"backend": "Plays(1)"}, exchange=exchange)
+        for play, number in pairs:
+            for _ in range(number):
+                with contextlib.suppress(HeadraceError):
+                    models("m", {"data": play})
+        now[0] = exchange.at_most_s
+        models("m", {"data": GOOD})  # after the time it is not drawn
+        about = ends.wait()
+    told = about["exchange"]
+    assert (told["outcome"], told["compared"]) == (outcome, compared)
+    assert {kind: number for kind, number in told["pairs"].items() if number} == kinds
+    assert told["clients"] == int(any(kinds.get(kind) for kind in COUNTED))
+    assert about["version"] == ("2" if outcome == "passed" else "1")
+    for kind, number in kinds.items():
+        assert f"{number} {kind}" in told["summary"]
+    assert f"{compared} of 10 requests compared, clients: {told['clients']}" in told["summary"]
+    prefix = "" if outcome == "passed" else "not updated: "
+    assert f"{prefix}{told['summary']}" in ends.reasons
+    assert about["reason"] == ("" if outcome == "passed" else f"not updated: {told['summary']}")
+
+
+COUNTED = ("answered", "new failed", "new crashed")
+
+
+def test_who_withdraws_a_request_tells_nothing_of_a_model(entered):
+    with Models({"m": {"backend": "Runs(waits=true)"}}) as models:
+        ends = Ends(models)
+        models.update("m", {"backend": "Gives"}, exchange=always(requests=1))
+        first = models.submit("m", {"data": 1})
+        assert entered.wait(BOUND_S)
+        assert models.submit("m", {"data": 2}).cancel()
+        Gives.gate.set()
+        assert first.result(BOUND_S)
+        told = ends.wait()["exchange"]
+    assert (told["pairs"]["cancelled"], told["pairs"]["answered"]) == (1, 1)
+
+
+def of_client(models, client, number):
+    for _ in range(number):
+        context = {} if client is None else {"context": {"client_digest": client}}
+        models("m", {"data": "ab", **context})
+
+
+@pytest.mark.parametrize(
+    ("sent", "how", "clients", "not_sampled"),
+    [
+        ([("a", 1), ("b", 1), ("c", 1), ("a", 15), ("b", 7), ("c", 1)], {}, 3, 6),
+        ([("a", 1), (None, 1), ("c", 1), (None, 15), ("a", 7), ("c", 1)], {}, 3, 6),
+        ([("a", 1), ("b", 1), ("c", 1), ("b", 17)], {"per_client": 1.0}, 3, 0),
+        ([("a", 1), ("b", 19)], {}, 2, 0),
+        ([(None, 20)], {}, 1, 0),
+        ([(name, 2) for name in "abcdefghij"], {"per_client": 0.1}, 10, 0),
+        # a has given 3 before there were three clients
+        (
+            [("a", 3), ("b", 2), *((n, 3) for n in "cadefghi"), ("j", 1)],
+            {"per_client": 0.1},
+            10,
+            10,
+        ),
+    ],
+)
+def test_one_client_is_not_the_sample_where_there_are_three(sent, how, clients, not_sampled):
+    with Models({"m": UPPER}) as models:
+        ends = Ends(models)
+        models.update("m", {**UPPER, "max": 4}, exchange=always(**how))
+        for client, number in sent:
+            of_client(models, client, number)
+        told = ends.wait()["exchange"]
+    assert (told["outcome"], told["clients"]) == ("passed", clients)
+    assert told["not_sampled"].get("of one client", 0) == not_sampled
 
 
 def test_a_shadow_waits_for_nothing_and_is_bounded():
@@ -340,6 +575,8 @@ def test_the_same_configuration_and_files_begin_none(tmp_path):
         ({"at_most_s": 0.0}, "at_most_s\n.*greater than 0"),
         ({"compare": "mirror"}, "'shadow' or 'canary'"),
         ({"errors": -1.0}, "errors\n.*greater than or equal to 0"),
+        ({"per_client": 0.0}, "per_client\n.*greater than 0"),
+        ({"per_client": 1.5}, "per_client\n.*less than or equal to 1"),
         ({"slower": float("nan")}, "slower\n.*greater than 0"),
         ({"rtol": {"a": -1.0}}, "greater than or equal to 0"),
         ({"shares": 1.0}, "shares\n.*not permitted"),
@@ -348,6 +585,18 @@ def test_the_same_configuration_and_files_begin_none(tmp_path):
 def test_wrong_settings_are_refused(how, what):
     with pytest.raises(ValueError, match=what):
         Exchange(**how)
+
+
+def test_an_exchange_is_no_dict():
+    with Models({"m": UPPER}) as models:
+        with pytest.raises(ConfigError, match=r"a headrace_models\.Exchange, got dict"):
+            models.update("m", TITLE, exchange={"share": 1.0})
+        assert asked(models, 1) == ["AB"]
+    with (
+        Models({"m": UPPER}, exchange=lambda *_: {"share": 1.0}) as models,
+        pytest.raises(ConfigError, match=r"a headrace_models\.Exchange, got dict"),
+    ):
+        models.update("m", TITLE)
 
 
 @pytest.mark.parametrize("verdict", ["nowhere_to_be_found:judge", "math:nothing", "math"])
@@ -423,6 +672,25 @@ def test_both_stay_in_memory_until_its_end():
         models.end_exchange("m")
         models.load("n")
         assert models.status()["n"]["state"] == "ready"
+
+
+@pytest.mark.parametrize("is_built", [False, True], ids=["refused", "prepared, then closed"])
+def test_who_prepares_others_ends_no_protection_of_an_exchange(is_built):
+    memory = Memory({"host": "3 GiB"}, sizes=dict.fromkeys("mno", "1 GiB"), min_stay_s=0)
+    with Models(dict.fromkeys("mno", UPPER), memory=memory) as models:
+        models("m", {"data": "ab"})
+        ends = Ends(models)
+        models.update("m", {**UPPER, "max": 4}, exchange=always())
+        if is_built:
+            models.prepare({"m": TITLE}, keep_others=True).close()
+        else:
+            with pytest.raises(OutOfMemoryError, match="These stay: m:1"):
+                models.replace(dict.fromkeys("mno", TITLE))
+        for name in "nono":  # both do not fit beside the two versions, and come by turns
+            models(name, {"data": "ab"})
+        assert models.status()["m"]["exchange"]["outcome"] == ""
+        asked(models, 20)
+        assert ends.wait()["exchange"]["outcome"] == "passed"
 
 
 def test_a_changed_file_begins_an_exchange_as_the_rules_say(tmp_path):
@@ -550,6 +818,93 @@ def test_a_canary_whose_new_model_hangs_answers_with_the_old_one(call, end):
         client.join(BOUND_S)
         assert answers[0]["result"].shape == (1, 1)
         Gives.gate.set()
+
+
+class Waits(headrace.Backend):
+    """Wait for the word of one side, then answer with the side, or fail."""
+
+    class Options(headrace.Options):
+        positional = ("side",)
+        side: str = "old"
+        fails: bool = False
+
+    def init(self, options, context):
+        self.options = options
+
+    def forward(self, batch):
+        side = self.options.side
+        self.entered[side].set()
+        for request in batch:
+            self.ran[side].append(request["data"])
+        assert self.go_on[side].wait(BOUND_S)
+        if self.options.fails:
+            raise ValueError("it fails")
+        for request in batch:
+            request["result"] = side
+
+
+@pytest.fixture
+def sides():
+    """Register ``Waits``, each side of which says that it runs and what it has run, and waits for a word."""
+    for each in ("entered", "go_on"):
+        setattr(Waits, each, {"old": threading.Event(), "new": threading.Event()})
+    Waits.ran = {"old": [], "new": []}
+    headrace.register("Waits", Waits, replace=True)
+    yield Waits
+    for event in Waits.go_on.values():
+        event.set()
+
+
+ENDINGS = {
+    "stopped": lambda models: models.end_exchange("m"),
+    "taken": lambda models: models.end_exchange("m", take=True),
+    "a further change": lambda models: models.update("m", UPPER),
+    "replaced": lambda models: models.replace({"m": UPPER}),
+    "unloaded": lambda models: models.unload("m"),
+}
+
+
+@pytest.mark.parametrize("compare", ["shadow", "canary"])
+@pytest.mark.parametrize("fails", [False, True], ids=["answers", "fails"])
+@pytest.mark.parametrize("is_first", ["old", "new", ""])
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_the_end_gives_an_open_pair_the_outcome_of_the_old_model(
+    ending, is_first, fails, compare, sides
+):
+    old = {"backend": f"Waits(old,fails={str(fails).lower()})"}
+    with Models({"m": old}, drain_s=0.0) as models:
+        models.update("m", {"backend": "Waits(new)"}, exchange=always(compare=compare))
+        client = models.submit("m", {"data": 1})
+        for entered in sides.entered.values():
+            assert entered.wait(BOUND_S)
+        if is_first:
+            sides.go_on[is_first].set()
+        ENDINGS[ending](models)
+        sides.go_on["old"].set()  # the new one may hang on
+        if fails:
+            with pytest.raises(BackendError, match="it fails"):
+                client.result(BOUND_S)
+        else:
+            assert client.result(BOUND_S)["result"] == "old"
+        sides.go_on["new"].set()
+
+
+def test_the_end_withdraws_copies_that_wait(sides):
+    left = threading.Event()
+    sides.go_on["old"].set()
+    with Models({"m": {"backend": "Waits(old)"}}) as models:
+        models.update("m", {"backend": "Waits(new)"}, exchange=always())
+        models.subscribe(
+            lambda change: (change.version, change.state) == ("2", "unloaded") and left.set()
+        )
+        assert asked(models, 1, 0) == ["old"]
+        assert sides.entered["new"].wait(BOUND_S)
+        for number in range(1, 5):
+            assert asked(models, 1, number) == ["old"]
+        models.end_exchange("m")
+        sides.go_on["new"].set()
+        assert left.wait(BOUND_S)
+    assert sides.ran == {"old": [0, 1, 2, 3, 4], "new": [0]}
 
 
 def test_who_is_told_of_its_pipeline_has_it_before_the_status_shows_it():

@@ -42,7 +42,10 @@ FLAT = [("Reshape", ["x", "all"], ["y"], {})], X, [("y", T.FLOAT, ["m"])], [("al
 def write(path, nodes, inputs, outputs, weights=(AXIS,), **saving):
     """Write a model of (op, inputs, outputs, attributes) nodes."""
     graph = helper.make_graph(
-        [helper.make_node(op, list(a), list(b), **attrs) for op, a, b, attrs in nodes],
+        [
+            helper.make_node(op, list(a), list(b), name=f"{op}_{i}".lower(), **attrs)
+            for i, (op, a, b, attrs) in enumerate(nodes)
+        ],
         "graph",
         [helper.make_tensor_value_info(*port) for port in inputs],
         [helper.make_tensor_value_info(*port) for port in outputs],
@@ -117,10 +120,17 @@ class EngineRules:
             pipe({"data": ONES[:2]})
 
     def test_results_own_their_memory(self, start):
-        results = answers(start(NEG, X, Y), *({"data": k * ONES} for k in range(4)))
-        for result in results:
-            result += 100
-        assert [result.tolist() for result in results] == [[100 - k] * 3 for k in range(4)]
+        pipe, given = start([("Identity", ["x"], ["y"], {})], X, Y), [k * ONES for k in range(4)]
+        found = [answer["result"] for answer in pipe([{"data": one} for one in given])]
+        found.append(pipe({"data": given[3]})["result"])
+        for result in found:
+            base = getattr(result, "base", None)
+            assert base is None or base.nbytes == result.nbytes, "it keeps the whole run"
+            np.asarray(result)[...] += 100
+        assert [np.asarray(one).tolist() for one in found] == [
+            [100 + k] * 3 for k in (0, 1, 2, 3, 3)
+        ]
+        assert [one.tolist() for one in given] == [[k] * 3 for k in range(4)]
 
     def test_inputs_and_outputs_go_by_name(self, start):
         pipe = start(*TWO, inputs={"b": "other"})
@@ -128,9 +138,10 @@ class EngineRules:
         for k, request in enumerate(pipe(batch)):
             assert list(request["result"]) == ["sum", "product"]
             assert np.asarray(request["result"]["sum"]).tolist() == [k + 2] * 3
-        with pytest.raises(InputError) as caught:
-            pipe({"a": ONES})
-        assert caught.value.key == "other"
+        for send in (pipe, lambda request: pipe.submit(request).result(60)):
+            with pytest.raises(InputError) as caught:
+                send({"a": ONES})
+            assert caught.value.key == "other"
         picked = start(*TWO, outputs=["product"])
         assert answers(picked, {"a": 2 * ONES, "b": 3 * ONES})[0].tolist() == [6] * 3
         with pytest.raises(SetupError, match="input 'b' would be read from the key 'result'"):

@@ -3,6 +3,7 @@
 import ctypes
 import gc
 import weakref
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -23,7 +24,10 @@ def behind(monkeypatch):
 class Runtime:
     """The call of CUDA that an array needs."""
 
+    streams: ClassVar[list[int]] = []
+
     def read(self, target, source, stream, ordinal):
+        self.streams.append(stream)
         ctypes.memmove(target.ctypes.data, source, target.nbytes)
 
 
@@ -135,8 +139,49 @@ def test_a_finished_array_has_nothing_to_wait_for(behind):
     )
     stream.close()
     array.__dlpack__(stream=9)
+    assert np.array_equal(array[1:].get(), BATCH.ravel()[1:4])
+    assert Runtime.streams.pop() == 0, "it waits for nothing, and its own stream may be gone"
     assert behind == []
     assert array.__cuda_array_interface__["stream"] is None
+
+
+def test_an_array_is_sliced_and_turned_as_one_of_numpy():
+    values = np.arange(24, dtype=np.int32).reshape(4, 3, 2)
+    array = on_device(values)
+    assert repr(array) == "DeviceArray(int32 [4, 3, 2] on cuda:0)"
+    assert (len(array), array.ndim, array.nbytes) == (4, 3, values.nbytes)
+    for take in (0, -1, slice(1, 3), slice(None), slice(3, 1)):
+        assert np.array_equal(array[take].get(), values[take])
+    assert [row.get().tolist() for row in array] == values.tolist()
+    assert np.array_equal(array.reshape(2, 12).get(), values.reshape(2, 12))
+    for wrong in (4, -5, slice(None, None, 2)):
+        with pytest.raises(IndexError):
+            array[wrong]
+    with pytest.raises(ValueError, match="reshaped"):
+        array.reshape(5)
+    about = array[1].__cuda_array_interface__
+    assert (about["shape"], about["typestr"], about["stream"]) == ((3, 2), "<i4", 7)
+    part, kept = array[2], weakref.ref(array._owner)
+    del array
+    gc.collect()
+    assert np.array_equal(part.get(), values[2]), "a slice keeps the memory"
+    del part
+    gc.collect()
+    assert kept() is None
+
+
+def test_an_array_is_exported_where_it_is_and_in_the_order_of_the_readers_stream(behind):
+    array = on_device(BATCH)
+    for asked, order in ((None, [1]), (1, [1]), (5, [5]), (-1, [])):
+        array.__dlpack__(stream=asked)
+        assert behind == [(one, 7, 0) for one in order]
+        behind.clear()
+    assert array.__dlpack__(dl_device=(1, 0)) is not None  # a copy on the host
+    for elsewhere in ({"copy": True}, {"dl_device": (2, 1)}):
+        with pytest.raises(BufferError, match="without a copy"):
+            array.__dlpack__(**elsewhere)
+    found = read_capsule(array.__dlpack__(copy=False, dl_device=(2, 0), max_version=(1, 0)))
+    assert (found.pointer, found.shape, found.device) == (array.pointer, (4, 2, 3), (2, 0))
 
 
 class Plain:

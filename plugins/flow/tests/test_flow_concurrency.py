@@ -160,6 +160,7 @@ def test_who_waits_may_leave_and_blocks_nobody(runs, leaves):
         waiting(pipe, 4)
         for place in leaves:
             assert others[place].cancel()
+        waiting(pipe, 4 - len(leaves))
         runs.leave.release(100)
         stay = [one for k, one in enumerate(others) if k not in leaves]
         assert results([first, *stay, last])[-1] == "last"
@@ -172,6 +173,7 @@ def test_a_deadline_ends_what_waits(runs):
         begun()
         over = send(pipe, "n1", "over", timeout=0.01)
         assert isinstance(over.exception(WAIT_S), errors.DeadlineExceededError)
+        waiting(pipe, 0)
         runs.leave.release(100)
         assert results([first, send(pipe, "n1", "next")]) == ["first", "next"]
         assert ["over"] not in runs.runs

@@ -333,9 +333,10 @@ def test_a_backend_that_reads_the_context_has_all_of_it_compared_but_the_trace(w
                 one["result"] = str(one.get("context", {}).get("user"))
 
     headrace.register("KeysContext", KeysContext, replace=True)
-    contexts = [{"user": "a"}, {"user": "b"}, {"user": "a", "traceparent": "00-1"}]
+    more = [{"traceparent": "00-1"}, {"client_digest": "0f"}]
+    contexts = [{"user": "a"}, {"user": "b"}, *({"user": "a", **each} for each in more)]
     requests = [{"data": "x", "context": one} for one in contexts] + [{"data": "x"}]
-    assert way("KeysContext", requests) == (["a", "b", "a", "None"], 1)
+    assert way("KeysContext", requests) == (["a", "b", "a", "a", "None"], 2)
 
 
 def test_a_container_of_others_asks_in_the_same_way():

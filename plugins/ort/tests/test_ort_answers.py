@@ -27,21 +27,6 @@ def run(backend, *requests):
     return [request["result"] for request in batch]
 
 
-def test_a_fixed_axis_in_front_of_the_batch_is_told(start, one_to_one):
-    path = one_to_one(["batch", 4, 2], op="Transpose", out_shape=[4, "batch", 2], perm=[1, 0, 2])
-    with pytest.raises(SetupError, match=r"output y \[4, 'batch', 2\]") as caught:
-        start(path)
-    assert "batch_axis = {y = 1}" in caught.value.hint
-    without = one_to_one([None, 4, 2], op="Transpose", out_shape=[4, None, 2], perm=[1, 0, 2])
-    with pytest.raises(SetupError, match="output 'y'") as caught:
-        start(without)
-    assert "batch_axis = {y = 1}" in caught.value.hint
-    rows = np.arange(24, dtype=F32).reshape(3, 4, 2)
-    found = run(start(path, batch_axis={"y": 1}), *({"data": row} for row in rows))
-    for one, row in zip(found, rows, strict=True):
-        np.testing.assert_array_equal(one, row)
-
-
 @pytest.fixture
 def scaled(save):
     return save(
@@ -96,21 +81,6 @@ def test_a_model_that_refuses_invented_values_is_built_and_warns(start, save, ca
     assert "warm_up_input" in caplog.text
 
 
-@divides
-def test_the_warm_up_runs_real_inputs_from_a_file(start, save, tmp_path, caplog):
-    path = save(
-        [("Div", ["a", "b"], ["y"], {})],
-        [("a", T.INT64, ["n", 2]), ("b", T.INT64, ["n", 2])],
-        [("y", T.INT64, ["n", 2])],
-    )
-    np.savez(tmp_path / "real.npz", a=np.array([6, 4]), b=np.array([3, 2]))
-    start(path, warm_up_input=tmp_path / "real.npz")
-    assert not caplog.text
-    np.savez(tmp_path / "real.npz", a=np.array([6, 4]), b=np.array([0, 2]))
-    with pytest.raises(Exception, match="division by zero"):
-        start(path, warm_up_input=tmp_path / "real.npz")
-
-
 def test_an_axis_of_fixed_length_0(start, save):
     path = save(
         [("CastLike", ["x", "like"], ["y"], {})],
@@ -125,33 +95,6 @@ def test_an_axis_of_fixed_length_0(start, save):
     ]
 
 
-def test_requests_with_equal_inputs_without_batch_axis_share_a_run(start, save, monkeypatch):
-    path = save(
-        [("Add", ["x", "bias"], ["y"], {})],
-        [("x", T.FLOAT, ["n", 3]), ("bias", T.FLOAT, [3])],
-        [("y", T.FLOAT, ["n", 3])],
-    )
-    backend = start(path, unbatched=["bias"])
-    assert backend.max is None
-    runs = []
-    real = onnxruntime.InferenceSession.run
-
-    def noted(session, names, feeds, options=None):
-        runs.append(len(feeds["x"]))
-        return real(session, names, feeds, options)
-
-    monkeypatch.setattr(onnxruntime.InferenceSession, "run", noted)
-    ones = np.ones(3, F32)
-    found = run(
-        backend,
-        {"x": np.zeros((2, 3), F32), "bias": ones, "request_size": 2},
-        {"x": np.zeros(3, F32), "bias": 5 * ones},
-        {"x": ones, "bias": ones.copy()},
-    )
-    assert runs == [3, 1]
-    assert [one.tolist() for one in found] == [[[1] * 3] * 2, [5] * 3, [2] * 3]
-
-
 def test_all_may_be_without_batch_axis(start, save):
     path = save(
         [("MatMul", ["a", "b"], ["y"], {})],
@@ -163,18 +106,6 @@ def test_all_may_be_without_batch_axis(start, save):
     assert backend.max == 1
     (found,) = run(backend, {"a": a, "b": b})
     np.testing.assert_array_equal(found, bare(path, {"a": a, "b": b})[0])
-
-
-def test_an_output_without_names_is_cut_like_the_input_that_crop_names(start, one_to_one):
-    path = one_to_one([None, 2, None], op="Neg")
-    requests = [{"data": np.ones((2, n), F32)} for n in (1, 3)]
-    shapes = [one.shape for one in run(start(path, ragged="pad", crop={"y": "x"}), *requests)]
-    assert shapes == [(2, 1), (2, 3)]
-    assert [one.shape for one in run(start(path, ragged="pad"), *requests)] == shapes
-    uncut = start(path, ragged="pad", crop={})
-    assert {one.shape for one in run(uncut, *requests)} == {(2, 3)}
-    with pytest.raises(SetupError, match="`crop` names 'z'"):
-        start(path, ragged="pad", crop={"z": "x"})
 
 
 def external(save, weights):
@@ -376,65 +307,14 @@ def test_a_picture_where_a_tensor_belongs_is_told_the_word_that_makes_one(
     assert np.array_equal(found, picture.transpose(2, 0, 1).astype(F32))
 
 
-@pytest.mark.parametrize(
-    ("axes", "dtype", "value"),
-    [
-        (["n", 3, 8, 6], T.FLOAT, np.zeros((3, 8, 6), U8)),  # has the axes of a tensor
-        (["n", 3, 8, 6], T.FLOAT, np.zeros((8, 6, 3))),  # of another dtype
-        (["n", 3, 8, 6], T.FLOAT, np.zeros((8, 6, 4), U8)),
-        (["n", 3, 8, 6], T.FLOAT16, np.zeros((8, 6, 3), U8)),  # the word would give float32
-        (["n", "h", "w", 3], T.FLOAT, np.zeros((8, 6, 3), U8)),  # channels come last
-        (["n", 8, 6], T.FLOAT, np.zeros((8, 6, 3), U8)),
-        (["n", 3, 8, 6], T.FLOAT, np.zeros((1, 8, 6, 3), U8)),
-    ],
-)
-def test_no_other_array_of_a_wrong_type_is_called_a_picture(one_to_one, axes, dtype, value):
-    config = {"model": str(one_to_one(axes, dtype=dtype)), "backend": "OnnxTensor"}
-    with headrace.pipe(config) as pipe, pytest.raises(InputError, match="wrong dtype") as caught:
-        pipe({"data": value})
-    assert "picture" not in (caught.value.hint or "")
-
-
-def test_the_bytes_of_a_file_are_told_from_an_array(one_to_one):
-    config = {"model": str(one_to_one(["n", 3, 8, 6])), "backend": "OnnxTensor"}
-    with headrace.pipe(config) as pipe, pytest.raises(InputError, match="got 8 bytes") as caught:
-        pipe({"data": b"\x89PNG\r\n\x1a\n"})
-    assert "DecodeMat" in caught.value.hint
-
-
-def strided(save, kernel, stride, pads=0, op="Conv", axes=("t", "frames")):
-    node = (op, ["x", "w"], ["y"], {"strides": [stride], "pads": [pads, pads]})
-    ports = [("x", T.FLOAT, ["n", 1, axes[0]])], [("y", T.FLOAT, ["n", 1, axes[1]])]
-    return save([node], *ports, [("w", np.ones((1, 1, kernel), F32))])
-
-
-LAYERS = [
-    (4, 4, 0, "Conv"),
-    (3, 2, 1, "Conv"),
-    (10, 5, 0, "Conv"),
-    (7, 3, 2, "Conv"),
-    (4, 2, 1, "ConvTranspose"),
-]
-
-
-@pytest.mark.parametrize("axes", [("t", "frames"), (None, None), ("t", "t")], ids=str)
-@pytest.mark.parametrize("layer", LAYERS, ids=str)
-def test_a_padded_sample_gets_as_many_frames_as_alone(start, save, layer, axes):
-    kernel, stride, pads, op = layer
-    path = strided(save, kernel, stride, pads, op, axes)
-    backend, alone = start(path, ragged="pad"), onnxruntime.InferenceSession(str(path))
-    samples = [np.ones((1, n), F32) for n in (*range(10, 22), 40, 63, 97, 200)]
-    for found, sample in zip(run(backend, *({"data": x} for x in samples)), samples, strict=True):
-        assert found.shape == alone.run(None, {"x": sample[None]})[0][0].shape
-
-
 def test_a_sample_shorter_than_the_kernel_fails_alone_among_longer_ones(save):
-    config = {
-        "backend": "OnnxTensor",
-        "model": str(strided(save, 10, 5)),
-        "max": 4,
-        "ragged": "pad",
-    }
+    path = save(
+        [("Conv", ["x", "w"], ["y"], {"strides": [5]})],
+        [("x", T.FLOAT, ["n", 1, "t"])],
+        [("y", T.FLOAT, ["n", 1, "frames"])],
+        [("w", np.ones((1, 1, 10), F32))],
+    )
+    config = {"backend": "OnnxTensor", "model": str(path), "max": 4, "ragged": "pad"}
     with headrace.pipe(config) as pipe:
         lone, long = pipe.submit([{"data": np.ones((1, n), F32)} for n in (6, 20)])
         assert long.result()["result"].shape == (1, 3)
@@ -442,121 +322,12 @@ def test_a_sample_shorter_than_the_kernel_fails_alone_among_longer_ones(save):
             lone.result()
 
 
-def test_a_network_that_takes_multiples_alone_is_proven_at_multiples(start, save):
-    """A reshape into pieces of 32, as the windows of an image network are."""
+def test_names_of_two_batch_axes_are_read_from_the_file(start, save):
     path = save(
-        [
-            ("Reshape", ["x", "to"], ["p"], {}),
-            ("ReduceMax", ["p"], ["y"], {"axes": [2], "keepdims": 0}),
-        ],
-        [("x", T.FLOAT, ["n", "t"])],
-        [("y", T.FLOAT, ["n", "pieces"])],
-        [("to", np.int64([0, -1, 32]))],
+        [("Transpose", ["b"], ["across"], {}), ("MatMul", ["a", "across"], ["y"], {})],
+        [("a", T.FLOAT, ["image", 4]), ("b", T.FLOAT, ["text", 4])],
+        [("y", T.FLOAT, ["image", "text"])],
     )
-    backend = start(path, ragged="pad", pad_multiple=32)
-    short, long = run(backend, {"data": np.ones(64, F32)}, {"data": np.ones(160, F32)})
-    assert (short.shape, long.shape) == ((2,), (5,))
-    assert run(backend, {"data": np.ones(33, F32)}, {"data": np.ones(64, F32)})[0].shape == (2,)
-
-
-JOINED = {
-    "twice": [("Concat", ["x", "x"], ["y"], {"axis": 1})],
-    "with its begin": [("Slice", ["x", "start", "one", "one"], ["b"], {}), ("Concat", ["x", "b"], ["y"], {"axis": 1})],
-    "in reverse": [("Slice", ["x", "last", "least", "one", "back"], ["y"], {})],
-    "behind a sum": [("CumSum", ["x", "one"], ["s"], {}), ("Concat", ["x", "s", "x"], ["y"], {"axis": 1})],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("of", "most"), [(T.FLOAT, 4), (T.FLOAT, 2), (T.DOUBLE, None), (T.INT64, 4)]
-)
-@pytest.mark.parametrize("name", JOINED)
-def test_a_network_that_puts_padding_among_the_elements_of_a_row_is_refused(
-    start, save, name, of, most
-):
-    """Each gives a short row beside a longer one elements of its padding."""
-    if (name, of) == ("with its begin", T.INT64):
-        pytest.skip("one whole number of 32 may be equal by chance")  # so it is not judged
-    path = save(
-        JOINED[name],
-        [("x", of, ["n", "t"])],
-        [("y", of, ["n", "other"])],
-        [("start", np.int64([0])), ("one", np.int64([1])), ("last", np.int64([-1])),
-         ("least", np.int64([-(1 << 40)])), ("back", np.int64([-1]))],
-    )  # fmt: skip
-    with pytest.raises(SetupError, match=r"axis 1 of output 'y'.* padding beside a longer row"):
-        start(path, {"batch": {"max": most}}, ragged="pad")
-    assert start(path, {"batch": {"max": most}}, ragged="pad", crop={})
-
-
-@pytest.mark.parametrize(
-    ("nodes", "shape", "says"),
-    [
-        # Height and width in one axis: rows of the padded picture lie between those of the sample.
-        ([("Reshape", ["x", "flat"], ["y"], {})], ["n", "h", "w"], "axis 1 of output 'y'.*two axes"),
-        ([("Mul", ["x", "zero"], ["z"], {}), ("NonZero", ["x"], ["i"], {}), ("Shape", ["i"], ["s"], {}),
-          ("ReduceMax", ["s"], ["k"], {"keepdims": 0}), ("ReduceMax", ["s"], ["k1"], {"keepdims": 1}),
-          ("Concat", ["first", "k1"], ["to"], {"axis": 0}), ("Slice", ["z", "start", "one"], ["c"], {}),
-          ("Mul", ["k", "k"], ["k2"], {}), ("Reshape", ["k2", "one"], ["k3"], {}),
-          ("Concat", ["first", "k3"], ["e"], {"axis": 0}), ("Expand", ["half", "e"], ["w"], {}),
-          ("ReduceMax", ["x"], ["m"], {"axes": [1]}), ("Add", ["m", "w"], ["y"], {})],
-         ["n", "t"], "axis 1 of output 'y'"),
-    ],
-    ids=["flattened picture", "square of the length"],
-)  # fmt: skip
-def test_an_output_that_follows_no_length_in_steps_is_refused_and_its_axis_named(
-    start, save, nodes, shape, says
-):
-    path = save(
-        nodes,
-        [("x", T.FLOAT, shape)],
-        [("y", T.FLOAT, ["n", "other"])],
-        [("flat", np.int64([0, -1])), ("zero", F32([0])), ("first", np.int64([1])), ("start", np.int64([0])),
-         ("one", np.int64([1])), ("half", F32([0.5]))],
-    )  # fmt: skip
-    with pytest.raises(SetupError, match=says) as caught:
-        start(path, ragged="pad")
-    assert "ragged = 'group'" in caught.value.hint
-    start(path, ragged="pad", crop={})
-    start(path, ragged="pad", context={"batch": {"max": 1}})
-
-
-def test_lengths_that_the_model_refuses_are_no_proof_but_a_file_or_crop_is(start, save, tmp_path):
-    """A reshape into pieces of 7: it takes neither 64, 65 nor any multiple of 32."""
-    path = save(
-        [("Reshape", ["x", "to"], ["p"], {}), ("ReduceMax", ["p"], ["y"], {"axes": [2], "keepdims": 0})],
-        [("x", T.FLOAT, ["n", "t"])],
-        [("y", T.FLOAT, ["n", "pieces"])],
-        [("to", np.int64([0, -1, 7]))],
-    )  # fmt: skip
-    with pytest.raises(SetupError, match="cannot be proven") as caught:
-        start(path, ragged="pad")
-    assert "warm_up_input" in caught.value.hint
-    np.save(tmp_path / "real.npy", np.ones(14, F32))
-    requests = [{"data": np.ones(n, F32)} for n in (7, 28)]
-    for options in ({"warm_up_input": tmp_path / "real.npy"}, {"pad_multiple": 7}):
-        found = run(start(path, ragged="pad", **options), *requests)
-        assert [one.shape for one in found] == [(1,), (4,)]
-    told = start(path, ragged="pad", crop={"y": "x"})
-    with pytest.raises(BackendError, match="does not follow input 'x'"):
-        told.forward([dict(one) for one in requests])
-
-
-@pytest.mark.parametrize("names", [("image", "text"), (None, None)], ids=["named", "without names"])
-def test_an_output_of_all_rows_against_all_is_refused_unless_requests_run_alone(start, save, names):
-    path = save(
-        [("Transpose", ["b"], ["across"], {"perm": [1, 0]}), ("MatMul", ["a", "across"], ["y"], {})],
-        [("a", T.FLOAT, [names[0], 4]), ("b", T.FLOAT, [names[1], 4])],
-        [("y", T.FLOAT, [*names])],
-    )  # fmt: skip
-    for told in ({}, {"batch_axis": {"y": 0}}):
-        with pytest.raises(SetupError, match=r"output y .* two batch axes") as caught:
-            start(path, **told)
-        assert "max = 1" in caught.value.hint
-    alone = start(path, context={"batch": {"max": 1}})
-    a, b = np.arange(4, dtype=F32), np.ones(4, F32)
-    assert run(alone, {"a": a, "b": b})[0].tolist() == [6]
-    shared = start(path, unbatched=["b"])  # all requests bring the same texts
-    texts = np.stack([b, 2 * b, 3 * b])
-    found = run(shared, {"a": a, "b": texts}, {"a": 2 * a, "b": texts})
-    assert [one.tolist() for one in found] == [[6, 12, 18], [12, 24, 36]]
+    with pytest.raises(SetupError, match=r"output y .*'image', 'text'.* two batch axes"):
+        start(path, batch_axis={"y": 0})
+    start(path, {"batch": {"max": 1}})

@@ -4,7 +4,6 @@ where `scripts/check gpu` finds one."""
 import contextlib
 import ctypes
 import gc
-import math
 import sys
 import threading
 import weakref
@@ -14,6 +13,7 @@ from unittest.mock import MagicMock
 import numpy as np
 import onnxruntime
 import pytest
+from device_stand_ins import Queued, torch
 from onnx import TensorProto
 
 import headrace
@@ -31,9 +31,7 @@ from headrace_tensors import (
     device_arrays,
     device_copies,
     entering,
-    read_capsule,
 )
-from headrace_tensors.device_arrays import read_on_device
 from headrace_testing import FakeClock
 
 STREAM_OPTIONS = on_device.stream_options
@@ -380,43 +378,8 @@ def test_a_closed_instance_holds_no_session(device, start, one_to_one):
     end()  # the end of the batch may be called once more
 
 
-class Torch:
-    """The library, as far as it is asked about its tensors."""
-
-    strided, cuda = (
-        object(),
-        SimpleNamespace(current_stream=lambda ordinal: SimpleNamespace(cuda_stream=5)),
-    )
-
-    class Tensor:
-        is_cuda, requires_grad, dtype = True, False, "torch.float32"
-
-        def __init__(self, values, **about):
-            self.values, self.shape, self.layout = values, values.shape, Torch.strided
-            self.steps = True
-            self.__dict__.update(about)
-
-        def get_device(self):
-            return 0
-
-        def data_ptr(self):
-            return self.values.ctypes.data
-
-        def is_contiguous(self):
-            return self.steps
-
-        def numel(self):
-            return math.prod(self.shape)
-
-        def __dlpack_device__(self):
-            return 2, 0
-
-        def __dlpack__(self, *, stream=None):
-            raise BufferError("not as it is")
-
-
 def test_tensors_of_torch_are_read_without_a_capsule(device, start, one_to_one, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch", Torch)
+    monkeypatch.setitem(sys.modules, "torch", torch)
 
     def mark_of(ordinal, handle):
         return SimpleNamespace(hold_back=lambda to: device.append(("behind", to, handle, ordinal)))
@@ -426,7 +389,7 @@ def test_tensors_of_torch_are_read_without_a_capsule(device, start, one_to_one, 
     device.clear()
     for shift in (0.0, 1.0):  # the second time the input is bound there already
         values = ROWS + shift
-        batch = [{"data": Torch.Tensor(row)} for row in values]
+        batch = [{"data": torch.Tensor(row)} for row in values]
         assert backend(batch) is None
         backend._runner.end()
         for row, request in zip(values, batch, strict=True):
@@ -435,8 +398,8 @@ def test_tensors_of_torch_are_read_without_a_capsule(device, start, one_to_one, 
         device.count(("behind", 77, 5, 0)) == 2
     )  # torch's current stream comes first, in each batch
     assert "to device" not in device
-    for wrong in ({"requires_grad": True}, {"steps": False}, {"dtype": "torch.bfloat16"}):
-        (error,) = backend([{"data": Torch.Tensor(ROWS[0], **wrong)}])
+    for wrong in ({"requires_grad": True}, {"dense": False}, {"dtype": "torch.bfloat16"}):
+        (error,) = backend([{"data": torch.Tensor(ROWS[0], **wrong)}])
         assert isinstance(error, InputError)
         read = "this array cannot be read (BufferError: not as it is)"
         assert error.what == ("wrong dtype" if "dtype" in wrong else read)
@@ -478,23 +441,6 @@ def test_what_lies_on_the_device_is_bound_where_it_is(device, start, one_to_one)
         np.array_equal(back(r["result"]), -row)
         for r, row in zip(backwards, ROWS[::-1], strict=True)
     )
-
-
-def test_a_result_is_sliced_and_copied_to_the_host(device, start, one_to_one):
-    backend = start(one_to_one(["n", 2, 3], op="Neg"), output_device="device")
-    request = {"data": ROWS, "request_size": 4}
-    assert backend([request]) is None
-    result = request["result"]
-    device.clear()
-    for part, rows in ((result, ROWS), (result[1], ROWS[1]), (result[2:], ROWS[2:])):
-        assert np.array_equal(part.get(), -rows)
-    assert np.array_equal([row.get() for row in result.rows()], -ROWS)
-    assert set(device) == {("read", 77, 0)}
-    backend._runner.end()
-    del request, result
-    gc.collect()
-    assert np.array_equal(part.get(), -ROWS[2:])  # a slice keeps the memory
-    assert device[-1] == ("read", 0, 0)  # its stream may be gone, and has nothing to wait for
 
 
 def test_the_rows_of_an_engine_are_the_batch_of_the_next_one(device, start, one_to_one):
@@ -663,43 +609,6 @@ def test_arrays_on_the_device_are_checked_as_others_are(device, start, one_to_on
         assert word in str(bad)
 
 
-class CapsuleAlone:
-    """An array on the device of a library that has DLPack and nothing else."""
-
-    def __init__(self, values):
-        self.values = values
-
-    def __dlpack_device__(self):
-        return 2, 0
-
-    def __dlpack__(self, *, stream=None):
-        return self.values.__dlpack__()
-
-
-def test_arrays_with_dlpack_alone_are_bound_where_they_are(device, start, one_to_one):
-    backend = start(one_to_one(["n", 2, 3]))
-    device.clear()
-    batch = [{"data": CapsuleAlone(row)} for row in ROWS]
-    assert backend(batch) is None
-    assert not {"to device", "within"} & set(map(str, device))
-    assert [request["result"].tolist() for request in batch] == ROWS.tolist()
-    for wrong in (ROWS[:, :, ::2][0], ROWS[0].astype(np.complex64)):
-        (error,) = backend([{"data": CapsuleAlone(wrong)}])
-        assert isinstance(error, InputError)
-
-
-def test_libraries_without_dlpack_are_ordered_by_their_stream(device):
-    class Plain:
-        __cuda_array_interface__ = {**ROWS.__array_interface__, "version": 3, "stream": 9}  # noqa: RUF012
-
-    found = read_on_device(Plain(), cuda, 77, 0)
-    assert type(found) is DeviceArray
-    assert (found.shape, found.pointer) == (ROWS.shape, ROWS.ctypes.data)
-    assert device == [("behind", 77, 9, 0)]
-    assert read_on_device(ROWS, cuda, 77, 0) is None
-    assert read_on_device([1], cuda, 77, 0) is None
-
-
 def test_an_input_without_batch_axis_is_read_on_the_cpu_and_refused_elsewhere(device, start, save):
     path = save(
         [("Mul", ["x", "k"], ["y"], {})],
@@ -715,27 +624,6 @@ def test_an_input_without_batch_axis_is_read_on_the_cpu_and_refused_elsewhere(de
         assert (first.key, first.got) == ("k", "float32 [] on the device")
         assert others == [None] * (count - 1)
         assert all(np.array_equal(one["result"], ROWS[0, 0] * 2) for one in batch[1:])
-
-
-def test_a_result_is_exported_where_it_is_and_in_the_order_of_the_readers_stream(
-    device, start, one_to_one
-):
-    backend = start(one_to_one(["n", 2, 3]), output_device="device")
-    batch = [{"data": ROWS[0]}]
-    assert backend(batch) is None
-    result = batch[0]["result"]
-    device.clear()
-    for asked, order in ((None, [1]), (1, [1]), (5, [5]), (-1, [])):
-        result.__dlpack__(stream=asked)
-        assert device == [("behind", one, 77, 0) for one in order]
-        device.clear()
-    assert result.__dlpack__(dl_device=(1, 0)) is not None  # a copy on the host
-    for elsewhere in ({"copy": True}, {"dl_device": (2, 1)}):
-        with pytest.raises(BufferError, match="without a copy"):
-            result.__dlpack__(**elsewhere)
-    found = read_capsule(result.__dlpack__(copy=False, dl_device=(2, 0), max_version=(1, 0)))
-    assert (found.pointer, found.shape, found.device) == (result.pointer, (2, 3), (2, 0))
-    assert np.array_equal(back(result), ROWS[0])
 
 
 @pytest.mark.parametrize(
@@ -939,40 +827,6 @@ def test_a_batch_lets_go_of_the_interpreter_lock_to_run_and_to_wait_alone(
         assert np.array_equal(found, -ROWS[order])
 
 
-@pytest.mark.parametrize("where", ["host", "device"])
-def test_it_has_run_one_row_and_two_before_the_first_request(
-    where, one_to_one, monkeypatch, request
-):
-    if where == "device":
-        request.getfixturevalue("device")
-    start = request.getfixturevalue("start")
-    seen = []
-    real = (onnxruntime.InferenceSession.run, onnxruntime.InferenceSession.run_with_iobinding)
-
-    def run(session, names, feeds, options=None):
-        seen.append(list(feeds.values()))
-        return real[0](session, names, feeds, options)
-
-    def run_bound(session, binding, options=None):
-        real[1](session, binding, options)
-        seen.append(binding.copy_outputs_to_cpu())
-
-    monkeypatch.setattr(onnxruntime.InferenceSession, "run", run)
-    monkeypatch.setattr(onnxruntime.InferenceSession, "run_with_iobinding", run_bound)
-    alone = {"batch": {"max": 1}}  # else rows are compared as well
-    start(one_to_one(["n", 2, 3]), alone)
-    assert [[array.shape for array in arrays] for arrays in seen] == [
-        [(1, 2, 3)],
-        [(2, 2, 3)],
-        [(2, 2, 3)],
-    ]
-    (one,), (two,), (other,) = seen
-    assert not np.array_equal(two, other)
-    assert not np.array_equal(one[0], one[0].flat[0] * np.ones_like(one[0])), "values differ"
-    start(one_to_one(["n", 2, "m"]), alone)
-    assert len(seen) == (3 if where == "device" else 6), "which length, a device is not asked"
-
-
 @pytest.mark.parametrize("cuda_graph", [False, True])
 @pytest.mark.parametrize("share", [False, True])
 def test_a_session_runs_in_one_thread_of_each_instance_on_a_device(
@@ -1053,35 +907,6 @@ def has_cuda():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not has_cuda(), reason="this build of ONNX Runtime has no CUDA provider")
-@pytest.mark.parametrize("graph", [False, True])
-@pytest.mark.parametrize("where", ["cpu", "device"])
-def test_on_a_gpu(one_to_one, where, graph):
-    torch = pytest.importorskip("torch")
-    config = {
-        "backend": "OnnxTensor",
-        "model": str(one_to_one(["n", 2, 3], op="Neg", dtype=TensorProto.FLOAT)),
-        "device": "cuda:0",
-        "output_device": where,
-        "cuda_graph": graph,
-        "instance_num": 2,
-        "max": 4,
-    }
-    with headrace.pipe(config) as pipe:
-        built = pipe.describe()["nodes"]["main"]["tree"]["built"]
-        assert built["cuda_graphs"] == ([1, 2, 4] if graph else [])
-        for turn in range(50):
-            rows = [ROWS[k % 4] + turn for k in range(8)]
-            given = [torch.from_numpy(row).cuda() if k % 2 else row for k, row in enumerate(rows)]
-            futures = [pipe.submit({"data": one}) for one in given]
-            for row, future in zip(rows, futures, strict=True):
-                result = future.result(60)["result"]
-                if where == "device":
-                    result = torch.from_dlpack(result).cpu().numpy()
-                assert np.array_equal(result, -row)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not has_cuda(), reason="this build of ONNX Runtime has no CUDA provider")
 def test_it_computes_on_the_stream_of_its_instance_on_a_gpu(one_to_one):
     torch = pytest.importorskip("torch")
     streams = []
@@ -1152,22 +977,6 @@ def test_a_thread_waits_awake_where_the_last_wait_was_short(monkeypatch):
     assert sorted(destroyed) == sorted(flags) == [2, 3]
 
 
-class Queued:
-    """An array of a library whose stream is the thread's, as CuPy's is; its values come when the stream is waited for."""
-
-    def __init__(self, values, stream):
-        self.values, self.memory = values, np.full_like(values, np.nan)
-        self.stream, self.thread = stream, threading.get_ident()
-
-    def __dlpack_device__(self):
-        return 2, 0
-
-    @property
-    def __cuda_array_interface__(self):
-        own = self.stream if threading.get_ident() == self.thread else None
-        return {**self.memory.__array_interface__, "version": 3, "stream": own}
-
-
 @pytest.fixture
 def marks(monkeypatch):
     """Marks on streams that are none: give the thread, device and stream of each, and what waits for them."""
@@ -1180,45 +989,23 @@ def marks(monkeypatch):
 
         def hold_back(self, stream):
             found.held_back.append((threading.get_ident(), stream))
-            array = found.arrays[self.stream]
-            array.memory[...] = array.values
+            memory, values = found.arrays[self.stream]
+            memory[...] = values
 
     monkeypatch.setattr("headrace_tensors.entering.mark_of", Mark)
     monkeypatch.setattr("headrace_tensors.entering.Mark.made", True)
     return found
 
 
-@pytest.mark.parametrize("way", ["call", "list", "submit", "each"])
-def test_what_a_callers_stream_has_queued_is_waited_for(device, marks, one_to_one, way):
-    model = one_to_one(["n", 2, 3], op="Neg")
-    config = {"backend": "OnnxTensor", "model": str(model), "max": 4}
-    if way == "each":
-        config = {
-            "first": {"backend": "Identity", "next": "net"},
-            "net": {**config, "each": "arrays:data", "next": "end"},
-            "end": {"backend": "Identity"},
-        }
-    arrays = marks.arrays = {100 + k: Queued(ROWS[k], 100 + k) for k in range(3)}
+def test_what_a_callers_stream_has_queued_is_waited_for(device, marks, one_to_one):
+    config = {"backend": "OnnxTensor", "model": str(one_to_one(["n", 2, 3], op="Neg")), "max": 4}
+    memory = np.full_like(ROWS, np.nan)
+    marks.arrays = {100 + k: (memory[k], ROWS[k]) for k in range(3)}
+    batch = [{"data": Queued(memory[k].__array_interface__, 100 + k)} for k in range(3)]
     with headrace.pipe(config) as pipe:
-        device.clear()
-        if way == "each":
-            results = pipe({"data": 0, "arrays": list(arrays.values())})["result"]
-        elif way == "list":
-            results = [r["result"] for r in pipe([{"data": one} for one in arrays.values()])]
-        elif way == "submit":
-            futures = [pipe.submit({"data": one}) for one in arrays.values()]
-            results = [future.result(60)["result"] for future in futures]
-        else:
-            results = [pipe({"data": one})["result"] for one in arrays.values()]
+        results = [answer["result"] for answer in pipe(batch)]
     assert np.array_equal(np.stack(results), -ROWS[:3])
     me = threading.get_ident()
     assert sorted(marks.made) == [(me, 0, 100), (me, 0, 101), (me, 0, 102)]
     assert {stream for _, stream in marks.held_back} == {77}
-
-
-def test_nothing_is_marked_for_arrays_of_the_host(device, marks, one_to_one):
-    model = one_to_one(["n", 2, 3], op="Neg")
-    with headrace.pipe({"backend": "OnnxTensor", "model": str(model)}) as pipe:
-        request = {"data": ROWS[0], "more": [1, "text", ROWS], "table": {"x": ROWS}}
-        assert np.array_equal(pipe(request)["result"], -ROWS[0])
-    assert marks.made == marks.held_back == []
+    assert me not in {thread for thread, _ in marks.held_back}

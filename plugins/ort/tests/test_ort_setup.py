@@ -196,15 +196,17 @@ def test_providers_are_compared_with_the_real_ones():
 @pytest.mark.parametrize(
     "options",
     [
-        {"outputs": ["z"]},
-        {"inputs": {"z": "data"}},
-        {"unbatched": ["z"]},
+        {"outputs": ["output1"]},
+        {"inputs": {"imput": "data"}},
+        {"unbatched": ["inputs"]},
     ],
     ids=str,
 )
-def test_unknown_names_are_setup_errors(start, one_to_one, options):
-    with pytest.raises(SetupError):
-        start(one_to_one(["n", 2]), **options)
+def test_unknown_names_are_told_the_nearest_one(start, save, options):
+    ports = [("input", T.FLOAT, ["n", 2])], [("output", T.FLOAT, ["n", 2])]
+    path = save([("Relu", ["input"], ["output"], {})], *ports)
+    with pytest.raises(SetupError, match=r"Did you mean '(in|out)put'\?"):
+        start(path, **options)
 
 
 def test_a_model_without_a_batch_axis_runs_one_request_at_a_time(start, save):
@@ -293,17 +295,6 @@ def test_types_numpy_cannot_hold_are_setup_errors(start, save, kind):
     )
     with pytest.raises(SetupError):
         start(path)
-
-
-@pytest.mark.parametrize("options", [{"inputs": {"imput": "data"}}, {"outputs": ["output1"]}])
-def test_an_unknown_name_is_told_the_nearest_one(start, save, options):
-    path = save(
-        [("Relu", ["input"], ["output"], {})],
-        inputs=[("input", T.FLOAT, ["n", 2])],
-        outputs=[("output", T.FLOAT, ["n", 2])],
-    )
-    with pytest.raises(SetupError, match=r"Did you mean '(in|out)put'\?"):
-        start(path, **options)
 
 
 def test_threads_are_the_instance_s_share(start, one_to_one):

@@ -125,6 +125,19 @@ class StandIn:
         self._pool.shutdown(wait=False)
 
 
+def drain(semaphore):
+    while semaphore.acquire(blocking=False):
+        pass
+
+
+def look_at(server, *, ready):
+    """Let a stand-in be ready or not, and wait until a look at it was noted."""
+    server.ready = ready
+    drain(server.looks)
+    for _ in range(2):  # the second look begins after the first was noted
+        assert server.looks.acquire(timeout=60)
+
+
 def doubled(request):
     """Return the usual answer of a `StandIn`."""
     x = np.frombuffer(request.raw_input_contents[0], np.float32).reshape(-1, 3)

@@ -8,7 +8,7 @@ from concurrent.futures import wait
 
 import grpc
 import pytest
-from remote_servers import Relay
+from remote_servers import Relay, drain
 
 from headrace.errors import BackendError
 from headrace_remote import ConnectionLostError, Remote, ServersAwayError
@@ -137,11 +137,6 @@ def test_a_server_whose_model_takes_long_is_not_away(stand_in, remote, stay, rer
     stay.leave.set()
     assert [first(one.result(60)) for one in futures] == [0, 2, 4, 6]
     assert len(server.calls) == 4
-
-
-def drain(semaphore):
-    while semaphore.acquire(blocking=False):
-        pass
 
 
 def test_one_that_answers_no_look_while_its_model_runs_keeps_its_calls(

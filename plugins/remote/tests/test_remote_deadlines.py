@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from remote_servers import fails
+from remote_servers import fails, look_at
 
 import headrace
 from headrace.errors import BackendError, DeadlineExceededError, InputError
@@ -165,21 +165,12 @@ def test_what_became_unwanted_while_no_server_was_there_is_not_sent(stand_in, ba
     assert [rows_of(call) for call in again.calls] == [[1]]
 
 
-def looked_at(server, *, ready):
-    """Let a server be ready or not, and wait until a look at it was noted."""
-    server.ready = ready
-    while server.looks.acquire(blocking=False):
-        pass
-    for _ in range(2):  # the second look begins after the first was noted
-        assert server.looks.acquire(timeout=60)
-
-
 def test_stats_say_whether_a_server_is_there(stand_in, remote):
     server = stand_in()
     pipe = remote([server.url], health_ms=20)
 
     def said(*, ready):
-        looked_at(server, ready=ready)
+        look_at(server, ready=ready)
         (found,) = pipe.stats()["remote"]["main"]
         return found
 
@@ -196,14 +187,14 @@ def test_the_pipeline_is_not_ready_while_all_servers_are_away(stand_in, remote):
     urls = [one.url for one in servers]
     pipe = remote(urls, health_ms=20, when_away="refuse", instance_num=2)
     assert pipe.ready
-    looked_at(servers[0], ready=False)
+    look_at(servers[0], ready=False)
     assert pipe.ready
-    looked_at(servers[1], ready=False)
+    look_at(servers[1], ready=False)
     assert not pipe.ready
     assert pipe.stats()["state"] == "degraded"
     with pytest.raises(ServersAwayError):  # it is asked all the same, and refuses
         pipe(sample(1))
-    looked_at(servers[0], ready=True)
+    look_at(servers[0], ready=True)
     assert pipe.ready
     assert pipe(sample(1))["result"].tolist() == [2, 0, 0]
 
@@ -211,10 +202,10 @@ def test_the_pipeline_is_not_ready_while_all_servers_are_away(stand_in, remote):
 def test_a_request_that_waits_for_a_server_is_answered_once_one_is_back(stand_in, remote):
     server = stand_in()
     pipe = remote([server.url], health_ms=20)
-    looked_at(server, ready=False)
+    look_at(server, ready=False)
     assert not pipe.ready
     waiting = pipe.submit(sample(3))
-    looked_at(server, ready=True)
+    look_at(server, ready=True)
     assert waiting.result(60)["result"].tolist() == [6, 0, 0]
     assert pipe.ready
 

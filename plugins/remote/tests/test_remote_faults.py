@@ -9,7 +9,7 @@ from concurrent.futures import wait
 import grpc
 import numpy as np
 import pytest
-from remote_servers import ROWS, fails
+from remote_servers import ROWS, drain, fails, look_at
 
 from headrace.errors import (
     BackendError,
@@ -218,11 +218,7 @@ def test_they_wait_no_longer_than_their_time(stand_in, remote):
 def test_a_server_that_is_not_ready_gets_nothing_until_it_is(stand_in, remote):
     servers = [stand_in(), stand_in()]
     pipe = remote([one.url for one in servers], health_ms=20)
-    servers[0].ready = False
-    for _ in range(2):  # the second look begins after the first was noted
-        assert servers[0].looks.acquire(timeout=60)
-    drain(servers[0].looks)
-    assert servers[0].looks.acquire(timeout=60)
+    look_at(servers[0], ready=False)
     servers[0].calls.clear()
     for _ in range(4):
         assert doubles(pipe)
@@ -230,11 +226,6 @@ def test_a_server_that_is_not_ready_gets_nothing_until_it_is(stand_in, remote):
     servers[0].ready = True
     while not servers[0].calls:
         assert doubles(pipe)
-
-
-def drain(semaphore):
-    while semaphore.acquire(blocking=False):
-        pass
 
 
 @pytest.mark.slow

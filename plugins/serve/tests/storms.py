@@ -9,6 +9,7 @@ import random
 import socket
 import struct
 import threading
+from functools import partial
 
 import numpy as np
 
@@ -17,14 +18,16 @@ LATE_S = 20.0
 CUT = 0.03
 HALF_CLOSED = 0.02
 IN_PIECES = 0.15
+KINDS = ("add",) * 4 + ("slow", "tight", "length", "length", "JSON", "JSON", "embeddings")
+KIND = {}
 
 
 class Storm:
     """Clients with their requests, and what they have seen.
 
     Args:
-        server: The server. Its models ``add`` and ``slow`` give the sum of two arrays, ``tight`` does so with a short queue, and
-            ``length`` the length of a file.
+        server: The server. Its models ``add`` and ``slow`` give the sum of two arrays, ``tight`` does so with a short queue,
+            ``length`` the length of a file, and ``vectors`` that of a text as the first of two numbers. It has the API ``openai``.
         seed: Of all random choices.
         keys: The keys that clients send. Empty where none are needed.
 
@@ -97,7 +100,7 @@ class Storm:
                 if ends:
                     return
 
-    def request(self, chooses, numbers):
+    def request(self, chooses, numbers, kinds=KINDS):
         """Return the bytes of a request, and a function that judges its answer."""
         headers, key = [], chooses.choice(self.keys) if self.keys else None
         must_fail = key in self.revoked
@@ -108,43 +111,86 @@ class Storm:
         if chooses.random() < 0.2:  # heads that differ in one byte
             headers.append(f"User-Agent: storm/{chooses.randrange(3)}")
         sent_id = next((one[14:] for one in headers if one.startswith("X-Request-Id")), None)
-        model = chooses.choice(("add",) * 6 + ("slow", "tight", "length", "length"))
-        if model == "length":
-            size = chooses.choice((0, 1, 10, 100, 70_000))
-            path, body, right = "/run/length", b"x" * size, b'{"result":%d}' % size
-        else:
-            count = chooses.choice((8, 8, 8, 64, 3000, 40_000))
-            first, second = numbers.random(count, np.float32), numbers.random(count, np.float32)
-            path, right = f"/v2/models/{model}/infer", (first + second).tobytes()
-            form = {
-                "shape": [1, count],
-                "datatype": "FP32",
-                "parameters": {"binary_data_size": 4 * count},
-            }
-            inputs = [{"name": name, **form} for name in ("first", "second")]
-            said = json.dumps(
-                {"inputs": inputs, "parameters": {"binary_data_output": True}}
-            ).encode()
-            headers.append(f"Inference-Header-Content-Length: {len(said)}")
-            body = said + first.tobytes() + second.tobytes()
+        path, body, more, is_right = KIND[chooses.choice(kinds)](chooses, numbers)
 
         def judge(status, head, found):
             if sent_id is not None and head.get("x-request-id") != sent_id:
                 return "wrong"
             if status != 200:
                 return "refused" if (status, must_fail) in REFUSED else "wrong"
-            place = int(head.get("inference-header-content-length", 0))
-            return "right" if found[place:] == right and not must_fail else "wrong"
+            return "right" if is_right(head, found) and not must_fail else "wrong"
 
         lines = [
             f"POST {path} HTTP/1.1",
             "Host: 127.0.0.1",
             f"Content-Length: {len(body)}",
             *headers,
+            *more,
         ]
         chooses.shuffle(lines[1:])
         return "\r\n".join([*lines, "", ""]).encode() + body, judge
 
+
+# Kinds of requests: path, body, headers, and what says whether a 200 is its own answer.
+
+
+def of_length(chooses, _):
+    size = chooses.choice((0, 1, 10, 100, 70_000))
+    right = b'{"result":%d}' % size
+    return "/run/length", b"x" * size, [], lambda head, found: found == right
+
+
+def binary(model, chooses, numbers):
+    count = chooses.choice((8, 8, 8, 64, 3000, 40_000))
+    first, second = numbers.random(count, np.float32), numbers.random(count, np.float32)
+    right = (first + second).tobytes()
+    form = {
+        "shape": [1, count],
+        "datatype": "FP32",
+        "parameters": {"binary_data_size": 4 * count},
+    }
+    inputs = [{"name": name, **form} for name in ("first", "second")]
+    said = json.dumps({"inputs": inputs, "parameters": {"binary_data_output": True}}).encode()
+
+    def is_right(head, found):
+        return found[int(head.get("inference-header-content-length", 0)) :] == right
+
+    more = [f"Inference-Header-Content-Length: {len(said)}"]
+    return f"/v2/models/{model}/infer", said + first.tobytes() + second.tobytes(), more, is_right
+
+
+def in_json(chooses, numbers):
+    count = chooses.choice((8, 8, 8, 30, 9000))
+    first, second = (numbers.integers(0, 1000, count).tolist() for _ in range(2))
+    right = [a + b for a, b in zip(first, second, strict=True)]
+    identifier = chooses.choice(({}, {"id": str(chooses.randrange(1 << 30))}))
+    form = {"shape": [1, count], "datatype": "FP32"}
+    inputs = [{"name": "first", **form, "data": first}, {"name": "second", **form, "data": second}]
+
+    def is_right(head, found):
+        answer = json.loads(found)
+        (output,) = answer["outputs"]
+        return answer.get("id") == identifier.get("id") and output["data"] == right
+
+    body = json.dumps({**identifier, "inputs": inputs}).encode()
+    return "/v2/models/add/infer", body, [], is_right
+
+
+def embedded(chooses, _):
+    texts = ["x" * chooses.randrange(1, 500) for _ in range(chooses.choice((1, 1, 1, 3)))]
+
+    def is_right(head, found):
+        rows = json.loads(found)["data"]
+        return [row["embedding"] for row in rows] == [[len(text), 0.5] for text in texts]
+
+    body = json.dumps({"model": "vectors", "input": texts if len(texts) > 1 else texts[0]})
+    return "/v1/embeddings", body.encode(), ["Content-Type: application/json"], is_right
+
+
+KIND.update(
+    add=partial(binary, "add"), slow=partial(binary, "slow"), tight=partial(binary, "tight"),
+    length=of_length, JSON=in_json, embeddings=embedded,
+)  # fmt: skip
 
 REFUSED = {(429, False), (401, True), (401, False)}
 """Statuses that may come, and whether the key was revoked before. One that is revoked in between may be refused or not."""

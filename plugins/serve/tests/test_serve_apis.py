@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -753,6 +754,40 @@ def test_a_table_of_a_plugin_imports_nothing_of_the_server(plugin, serving):
     document = httpx.get(f"{server.url}/openapi.json").json()["paths"]["/shout/{model}"]["post"]
     assert document["summary"] == "mine: Shout."
     assert document["parameters"][0]["name"] == "model"
+
+
+def test_the_api_of_the_documents_answers_by_a_coroutine_and_by_a_generator(plugin, serving):
+    text = (Path(__file__).parents[3] / "docs" / "other_apis.md").read_text()
+    code = next(
+        block
+        for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+        if "def loud" in block
+    )
+    plugin(code, mine="api_mine:ROUTES")
+    server = serving(api_models.MODELS, apis=["mine"])
+    for _ in range(3):
+        assert post(server, "/shout/shout", {"say": "hey"}).json() == {"said": "HEY"}
+        assert post(server, "/loud/shout", {"say": ["hey"]}).json() == {"said": ["HEY"]}
+    assert post(server, "/loud/shout", {"say": ["a", "b"]}).json() == {"said": ["A", "B"]}
+    assert post(server, "/loud/none", {"say": ["hey"]}).json()["code"] == "unknown_model"
+
+
+TWICE = """
+def twice(asked, body):
+    yield asked.path["model"], ["hey"]
+    yield asked.path["model"], ["you"]
+
+
+ROUTES = {"POST /twice/{model}": twice}
+"""
+
+
+def test_a_generator_that_yields_twice_is_told(plugin, serving):
+    plugin(TWICE, mine="api_mine:ROUTES")
+    server = serving(api_models.MODELS, apis=["mine"], debug_errors=True)
+    for _ in range(2):
+        answer = post(server, "/twice/shout", {})
+        assert (answer.status_code, "a second time" in answer.text) == (500, True)
 
 
 @pytest.mark.parametrize(

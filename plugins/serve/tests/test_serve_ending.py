@@ -178,6 +178,7 @@ def test_sigterm_does_not_wait_for_pipelines_that_a_reload_builds(tmp_path, star
     (tmp_path / "slow.py").write_text(SLOW)
     (tmp_path / "a.toml").write_text('import = ["slow.py"]\nbackend = "Slow"')
     process, url = start("a.toml", "--port", "0", cwd=tmp_path)
+    (tmp_path / "a.toml").write_text('import = ["slow.py"]\nbackend = "Slow"\nqueue_size = 9')
     process.send_signal(signal.SIGHUP)
     assert process.stderr.readline() == "building\n"
     assert httpx.post(f"{url}/run/a", content=b"x").json() == {"result": "old"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import threading
@@ -11,8 +12,11 @@ import numpy as np
 import pytest
 from serve_helpers import refused, until
 
+import headrace
 from headrace_models import Exchange, Models
+from headrace_serve.admission.clients import client_digest
 
+over_grpc = pytest.importorskip("tritonclient.grpc")
 onnx = pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")
 pytest.importorskip("headrace_ort")
@@ -173,7 +177,7 @@ CASES = {
     "half": ({"half": True}, {"rtol": {"scores": 0.02}, "atol": 1e-3}, "passed", ""),
     "half, beyond": ({"half": True}, {"rtol": 1e-6, "atol": 1e-9}, "failed", "rows differ"),
     "not normalised": ({"normalised": False}, {}, "failed", "rows differ"),
-    "fails": ({"fails": True}, {}, "failed", "more requests"),
+    "fails": ({"fails": True}, {}, "failed", "it fails 1 of"),
     "equal": ({}, {}, "passed", ""),
 }
 
@@ -323,20 +327,118 @@ def test_requests_with_keys_traces_and_times_are_compared(serving, tmp_path, cap
     until(lambda: "exchange passed (3 of 3" in caplog.text)
 
 
+def ask_by_grpc(server, key=None):
+    with over_grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
+        given = over_grpc.InferInput("data", [1, 1], "FP32")
+        given.set_data_from_numpy(np.ones((1, 1), np.float32))
+        client.infer("m", [given], headers={"x-api-key": key} if key else None)
+
+
+def ask_by_http(server, key=None, **more):
+    one = {"name": "data", "datatype": "FP32", "shape": [1, 1], "data": [1.0]}
+    headers = {"x-api-key": key} if key else {}
+    body = {"inputs": [one], **more}
+    got = httpx.post(f"{server.url}/v2/models/m/infer", json=body, headers=headers)
+    assert got.status_code == 200, got.text
+
+
+@pytest.fixture
+def compared(serving):
+    """Serve a model that is compared with itself, by 8 requests."""
+    headrace.register("Same", Same, replace=True)
+    with contextlib.ExitStack() as stack:
+
+        def start(**how):
+            models = stack.enter_context(Models({"m": {"backend": "Same"}}))
+            server = serving(models, grpc_port=0, **how)
+            exchange = Exchange(share=1.0, requests=8, slower=1e9)
+            models.update("m", {"backend": "Same", "max": 2}, exchange=exchange)
+            return server, lambda: models.status()["m"]["exchange"], models
+
+        yield start
+
+
+class Same(headrace.Backend):
+    """Give the data back."""
+
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = request["data"]
+
+    def describe(self):
+        port = {"dtype": "float32", "shape": [None, 1]}
+        return {"inputs": {"data": port}, "outputs": {"data": port}}
+
+
+def test_a_client_is_its_key_at_both_doors(compared, tmp_path):
+    keys = tmp_path / "keys.toml"
+    tables = [f'[{key}]\nsha256 = "{hashlib.sha256(key.encode()).hexdigest()}"\n' for key in "abc"]
+    keys.write_text("".join(tables))
+    server, told, _ = compared(keys=keys)
+    for key in "abc":
+        ask_by_http(server, key)
+    for number in range(5):  # of eight pairs one client gives at most four
+        (ask_by_http if number % 2 else ask_by_grpc)(server, "a")
+    until(lambda: told()["compared"] == 6)
+    assert (told()["clients"], told()["not_sampled"]) == (3, {"of one client": 2})
+    ask_by_grpc(server, "b")
+    ask_by_http(server, "c")
+    until(lambda: told()["outcome"] == "passed")
+    assert told()["clients"] == 3
+
+
+def test_without_keys_a_client_is_its_address_whatever_it_sends(compared, caplog):
+    server, told, models = compared()
+    for number in range(3):
+        name = str(number)  # other keys of the body are refused
+        ask_by_http(server, parameters={"client_digest": name, "context": name})
+        ask_by_grpc(server)
+    rows = np.ones((1, 1), np.float32)
+    models("m", {"data": rows})  # of the program: nothing tells who asks
+    models("m", {"data": rows, "context": {"client_digest": "of the program"}})
+    until(lambda: told()["outcome"] == "passed")
+    assert (told()["clients"], told()["not_sampled"]) == (3, {})
+    until(lambda: models.status()["m"]["versions"]["1"]["state"] == "unloaded")
+    assert not caplog.records, "the new version serves, which is no warning"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        (("", "10.0.0.1:5000"), ("", "10.0.0.1:5001"), True),
+        (("", "10.0.0.1:5000"), ("", "ipv4:10.0.0.1:7"), True),
+        (("", "10.0.0.1:5000"), ("", "10.0.0.2:5000"), False),
+        (("", "10.0.0.1:5000"), ("", "ipv6:[::ffff:10.0.0.1]:7"), True),
+        (("", "2001:db8::1:5000"), ("", "ipv6:%5B2001:db8::ffff%5D:7"), True),
+        (("", "2001:db8::1:5000"), ("", "2001:db8:0:1::1:5000"), False),
+        (("a", "10.0.0.1:5000"), ("a", "10.0.0.2:5000"), True),
+        (("a", "10.0.0.1:5000"), ("b", "10.0.0.1:5000"), False),
+        (("a", "10.0.0.1:5000"), ("", "10.0.0.1:5000"), False),
+        (("", ""), ("", "unix:"), True),
+    ],
+)
+def test_which_requests_are_those_of_one_client(one, other, is_same):
+    assert (client_digest(*one) == client_digest(*other)) is is_same
+
+
 def test_models_of_a_program_are_exchanged_too(serving, tmp_path):
     upper, title = ({"backend": f"Call(builtins:bytes.{name})"} for name in ("upper", "title"))
     with Models({"m": upper}) as models:
         server = serving(models)
-        models.update("m", title, exchange=Exchange(share=1.0, requests=5, slower=1e9))
+        models.update("m", title, exchange=Exchange(share=1.0, requests=10, slower=1e9))
         run = f"{server.url}/run/m"
         assert [httpx.post(run, content=b"ab").content for _ in range(9)] == [b"AB"] * 9
+        assert models("m", {"data": b"ab"})["result"] == b"AB"
         until(lambda: models.status()["m"]["exchange"]["outcome"] == "failed")
+        # Who asks over HTTP is known by its address, and the program is another client.
+        assert models.status()["m"]["exchange"]["clients"] == 2
 
 
 @pytest.mark.parametrize(
     ("exchange", "what"),
     [
         ("share = 1.5", "models.m.exchange.share: Input should be less than or equal to 1"),
+        ("per_client = 0", "models.m.exchange.per_client: Input should be greater than 0"),
         ("shares = 0.5", "models.m.exchange.shares: there is no such key"),
         ('compare = "canry"', "canary"),
         ('verdict = "nowhere_to_be_found:judge"', "nowhere_to_be_found"),

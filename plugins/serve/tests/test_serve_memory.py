@@ -17,6 +17,7 @@ import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
+import tritonclient.http as triton_http
 from pages import Page
 from serve_helpers import until
 from tritonclient.utils import InferenceServerException
@@ -77,8 +78,9 @@ def test_a_server_begins_with_those_that_fit(tmp_path, listen_first):
     path = written(tmp_path, text.replace("gib", "GiB"))
     with Server(**of_file(path), listen_first=listen_first) as server:
         index = httpx.post(f"{server.url}/v2/repository/index").json()
-        assert {one["name"]: one["state"] for one in index} == {
-            "a": "READY", "b": "UNAVAILABLE", "c": "READY",
+        absent = "not in memory: its next request loads it"
+        assert {one["name"]: (one["state"], one["reason"]) for one in index} == {
+            "a": ("READY", ""), "b": ("READY", absent), "c": ("READY", ""),
         }  # fmt: skip
         assert httpx.get(f"{server.url}/v2/health/ready").status_code == 200
 
@@ -225,7 +227,7 @@ def present(server):
 
 def ready_at(url):
     index = httpx.post(f"{url}/v2/repository/index").json()
-    return {one["name"] for one in index if one["state"] == "READY"}
+    return {one["name"] for one in index if (one["state"], one["reason"]) == ("READY", "")}
 
 
 def in_flight(server):
@@ -312,6 +314,32 @@ def test_each_door_brings_a_model_back(serving, owner):
         server.close()
 
 
+def test_one_that_has_left_is_ready_and_one_whose_build_has_failed_is_not(serving, late):
+    server = serving(entries("ab"), memory=budget(), grpc_port=0)
+    over_http = triton_http.InferenceServerClient(f"127.0.0.1:{server.port}")
+    with client_of(server) as over_rpc, contextlib.closing(over_http):
+
+        def told():
+            """Return who is ready, and who is in the index of those that are, by each client."""
+            ready = [{n for n in "ab" if each.is_model_ready(n)} for each in (over_http, over_rpc)]
+            rows = over_rpc.get_model_repository_index().models
+            listed = {one.name: one.reason for one in rows if one.state == "READY"}
+            assert ready[0] == ready[1] == {*listed}
+            return listed
+
+        absent = "not in memory: its next request loads it"
+        assert told() == {"a": "", "b": absent}
+        assert infer(server, "b").status_code == 200
+        assert told() == {"a": absent, "b": ""}
+        late.fails = "a"
+        assert infer(server, "a").status_code == 503
+        assert told() == {"b": ""} or told() == {"b": absent}
+        rows = httpx.post(f"{server.url}/v2/repository/index").json()
+        (failed,) = [one for one in rows if one["name"] == "a"]
+        assert failed["state"] == "UNAVAILABLE"
+        assert "SetupError" in failed["reason"]
+
+
 def test_who_waits_has_a_deadline_a_place_in_the_queue_and_may_hang_up(serving, late):
     server = serving(entries("ab", queue_size=2), memory=budget(), grpc_port=0)
     late.gate = threading.Event()
@@ -393,7 +421,11 @@ def test_a_reload_changes_the_budget_or_nothing(serving, late):
     wrong = [
         ({"memory": budget("1 MiB")}, ConfigError, "'a:1' takes"),
         ({"memory": Memory({"cuda:0": "9 GiB"})}, ConfigError, "were .'host'. at the start, and"),
-        ({"models": entries("ab"), "memory": budget("3 GiB")}, OutOfMemoryError, "These stay"),
+        (
+            {"models": entries("ab", queue_size=9), "memory": budget("3 GiB")},
+            OutOfMemoryError,
+            "These stay",
+        ),
         ({"models": {**entries("a"), "b": {**entries("b")["b"], "keep": 3}}}, ConfigError, "keep"),
     ]
     for settings, kind, match in wrong:
@@ -408,7 +440,7 @@ def test_a_reload_changes_the_budget_or_nothing(serving, late):
     assert present(server) == {*"abc"}
     late.fails = "b"
     with pytest.raises(SetupError):
-        server.reload(entries("abc"), memory=budget("20 GiB"))
+        server.reload(entries("abc", queue_size=9), memory=budget("20 GiB"))
     for name in "abcacb":
         assert over_infer(server, name) == name
     assert sizes(server, "abc") == dict.fromkeys("abc", 2)
@@ -438,6 +470,39 @@ def test_a_hangup_reads_the_budget_again(tmp_path, start):
     assert ready_at(url) == {"a"}
     assert "reloaded" in hang_up(text.format("4 GiB"))
     assert ready_at(url) == {"a", "b"}
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="signals of POSIX")
+def test_a_hangup_with_a_full_budget_builds_what_has_changed_alone(tmp_path, start):
+    text = '[memory]\nhost = "3 GiB"\nmin_stay_s = 0\n'
+    for name in "abc":
+        text += f'[models.{name}]\nconfig = "{name}.toml"\nmemory = "1 GiB"\n'
+        (tmp_path / f"{name}.toml").write_text('backend = "Call(builtins:len)"\n')
+    process, url = start("--models", written(tmp_path, text), "--port", "0", cwd=tmp_path)
+
+    def answered():
+        """Return what each model answers, and how many requests its pipeline has answered before."""
+        told = {}
+        for name in "abc":
+            stats = httpx.get(f"{url}/v2/models/{name}/stats").json()["model_stats"]
+            counts = [one["inference_stats"]["success"]["count"] for one in stats]
+            told[name] = httpx.post(f"{url}/run/{name}", content=b"ab").text, sum(counts)
+        return told
+
+    def hang_up():
+        process.send_signal(signal.SIGHUP)
+        assert "reloaded" in process.stderr.readline()
+
+    assert answered() == dict.fromkeys("abc", ('{"result":2}', 0))
+    hang_up()
+    assert answered() == dict.fromkeys("abc", ('{"result":2}', 1))
+    with (tmp_path / "c.toml").open("a") as file:
+        file.write("queue_size = 5\n")
+    assert ready_at(url) == {*"abc"}
+    hang_up()
+    told = answered()
+    assert told["b"] == ('{"result":2}', 2)
+    assert told["c"][1] == 0
 
 
 def test_metadata_and_metrics_tell_who_is_here(serving):

@@ -256,7 +256,7 @@ def test_code_that_exits_in_a_reload_does_not_end_the_server(serving):
     server = serving({"m": {"backend": "ServeLeaves"}}, allow=["repository"])
     exits = True
     with pytest.raises(SetupError, match=r"'m'.*sys\.exit"):
-        server.reload()
+        server.reload({"m": {"backend": "ServeLeaves", "queue_size": 9}})
     load = f"{server.url}/v2/repository/models/m/load"
     assert httpx.post(load).json()["code"] == "setup"
     assert httpx.post(f"{server.url}/run/m", content=b"x").json() == {"result": "old"}

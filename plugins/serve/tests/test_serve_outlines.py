@@ -131,6 +131,37 @@ def test_an_answer_says_what_its_own_outputs_are(serving):
         assert head["outputs"][0]["parameters"]["binary_data_size"] == len(raw)
 
 
+OPTIONAL = [("a",), ("a", "b"), ("b", "a"), ("a", "c"), ("a", "b", "c")]
+
+
+@pytest.mark.parametrize("wanted", [None, ["a", "b"], ["b", "a"]])
+def test_outputs_that_a_model_may_leave_out_come_and_go(serving, wanted):
+    class Optional(headrace.Backend):
+        def forward(self, batch):
+            for one in batch:
+                kind, value = one["data"]
+                made = {name: np.full(3, value + ord(name), "<f4") for name in OPTIONAL[int(kind)]}
+                one["result"] = made
+
+    headrace.register("ServeOptional", Optional, replace=True)
+    port = {"datatype": "FP32", "shape": [3]}
+    entry = {
+        "config": {"backend": "ServeOptional"},
+        "inputs": {"x": {"datatype": "FP32", "shape": [2], "each": False}},
+        "outputs": {"a": port, **{name: {**port, "optional": True} for name in "bc"}},
+    }
+    server = serving({"m": entry})
+    more = {} if wanted is None else {"outputs": [{"name": name} for name in wanted]}
+    kinds = [*range(5)] * 2 + [0, 0, 0, 1, 1, 1, 0, 3, 3, 4, 2, 2, 0]
+    for value, kind in enumerate(kinds):
+        raw = np.array([kind, value], "<f4").tobytes()
+        status, head, found = send(server, "m", [("x", "FP32", [2], 8, raw)], **more)
+        names = [name for name in wanted or "abc" if name in OPTIONAL[kind]]
+        assert (status, [output["name"] for output in head["outputs"]]) == (200, names)
+        expected = np.repeat([value + ord(name) for name in names], 3)
+        assert np.frombuffer(found, "<f4").tolist() == expected.tolist()
+
+
 def test_what_comes_beside_the_json_is_not_kept(serving):
     seen = []
     headrace.register(

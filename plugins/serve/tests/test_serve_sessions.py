@@ -175,7 +175,9 @@ def test_after_a_reload_of_the_keys_sessions_go_on_and_shares_are_those_of_now(s
 def test_a_model_that_is_built_anew_begins_without_sessions(serving):
     server = serving({"said": STATEFUL})
     assert infer(server, None, "a", sequence_id=1, sequence_start=True) == "a"
-    server.reload()
+    server.reload()  # which leaves alone what has not changed
+    assert infer(server, None, "a", sequence_id=1) == "aa"
+    server.reload({"said": {**STATEFUL, "queue_size": 9}})
     status, text = infer(server, None, "a", sequence_id=1)
     assert (status, STARTED in text) == (400, True)
     assert plain(server, None, b"a", session="1") == "a"

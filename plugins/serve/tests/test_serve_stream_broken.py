@@ -12,15 +12,14 @@ from headrace_serve.ui.load import LoadTest, Replay
 
 
 def test_an_error_of_reading_ends_the_call():
-    async def requests():
+    async def read():
         raise ConnectionError("the stream is cut")
-        yield b""
 
     async def call():
         service = SimpleNamespace(ending=asyncio.Event(), draining=False, unsent_bytes=0)
         calls = SimpleNamespace(authenticate=lambda *_: None)
         stream = stream_of_inferences(None, calls, service)
-        return [one async for one in stream(requests(), SimpleNamespace(peer="here"))]
+        return [one async for one in stream(SimpleNamespace(peer="here", read=read))]
 
     with pytest.raises(ConnectionError, match="the stream is cut"):
         asyncio.run(asyncio.wait_for(call(), 60))

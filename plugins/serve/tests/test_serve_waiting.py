@@ -180,7 +180,7 @@ def answer_twice(monkeypatch):
     answer = cycle.Cycle.answer
 
     def planted(self, head, parts):
-        wire = self.transport
+        wire = self.connection.transport
         done = answer(self, head, parts)
         if b"here is b" in b"".join(parts):
             wire.write(b"".join([head, b"date: now\r\n\r\n", *parts]))

@@ -79,8 +79,7 @@ def test_a_stream_of_another_device_waits_too(log, place):
     assert len(log) == 1
 
 
-@pytest.mark.parametrize("way", ["call", "list", "submit", "each"])
-def test_what_is_marked_in_the_callers_thread_reaches_the_instances(log, way, monkeypatch):
+def test_what_is_marked_in_the_callers_thread_reaches_the_instances(log, monkeypatch):
     seen, wait = [], Place.wait_for_callers
 
     def spy(place, batch, entered):
@@ -88,24 +87,9 @@ def test_what_is_marked_in_the_callers_thread_reaches_the_instances(log, way, mo
         wait(place, batch, entered)
 
     monkeypatch.setattr(Place, "wait_for_callers", spy)
-    config = {"backend": "SoftmaxTensor", "device": "cpu", "max": 4}
-    if way == "each":
-        config = {
-            "first": {"backend": "Identity", "next": "net"},
-            "net": {**config, "each": "list:data", "next": "end"},
-            "end": {"backend": "Identity"},
-        }
     request = {"data": torch.zeros(4), "of another library": Interface(77)}
-    with headrace.pipe(config) as pipe:
-        if way == "each":
-            results = pipe({**request, "list": [torch.zeros(4), torch.zeros(4)]})["result"]
-        elif way == "list":
-            results = [pipe([request])[0]["result"]]
-        elif way == "submit":
-            results = [pipe.submit(request).result(60)["result"]]
-        else:
-            results = [pipe(request)["result"]]
-    assert all(one.tolist() == [0.25] * 4 for one in results)
+    with headrace.pipe({"backend": "SoftmaxTensor", "device": "cpu"}) as pipe:
+        assert pipe(request)["result"].tolist() == [0.25] * 4
     assert log == [("marked", 77, threading.get_ident())]
     assert {mark.handle for marks, _ in seen for mark in marks} == {77}
     assert threading.get_ident() not in {thread for _, thread in seen}

@@ -1,6 +1,5 @@
 """Inputs on which the caller's own stream is still at work when it calls: a long kernel is queued before they are written."""
 
-import asyncio
 import os
 
 import pytest
@@ -58,35 +57,13 @@ class Late:
         return made
 
 
-def call(pipe, request):
-    return pipe(request)["result"]
-
-
-def call_with_a_list(pipe, request):
-    return pipe([request])[0]["result"]
-
-
-def submit(pipe, request):
-    return pipe.submit(request).result(60)["result"]
-
-
-def call_async(pipe, request):
-    return asyncio.run(pipe.call_async(request))["result"]
-
-
-WAYS = pytest.mark.parametrize(
-    "way", [call, call_with_a_list, submit, call_async], ids=lambda way: way.__name__
-)
-
-
-@WAYS
-def test_a_model_waits_for_the_stream_of_its_caller(way):
+def test_a_model_waits_for_the_stream_of_its_caller():
     late = Late()
     with headrace.pipe({**NET, "max": 4, "instance_num": 2}) as pipe:
         for value in (3.0, 4.0):
             (mine,) = late.tensors(value)
             with torch.cuda.stream(late.stream):
-                result = way(pipe, {"data": mine})
+                result = pipe({"data": mine})["result"]
                 mine.fill_(float("nan"))
             assert result.tolist() == [value + 1] * 8
 
@@ -130,20 +107,6 @@ def test_each_key_that_a_model_reads_is_waited_for():
         x, mask = late.tensors(3.0, 2.0)
         with torch.cuda.stream(late.stream):
             assert pipe({"x": x, "mask": mask})["result"].tolist() == [6.0] * 8
-
-
-def test_the_elements_of_a_list_are_waited_for():
-    late = Late()
-    nodes = {
-        "first": {"backend": "Identity", "next": "net"},
-        "net": {**NET, "max": 4, "each": "list:data", "next": "end"},
-        "end": {"backend": "Identity"},
-    }
-    with headrace.pipe(nodes) as pipe:
-        mine = late.tensors(1.0, 2.0, 3.0)
-        with torch.cuda.stream(late.stream):
-            results = pipe({"data": 0, "list": mine})["result"]
-    assert [one.tolist() for one in results] == [[2.0] * 8, [3.0] * 8, [4.0] * 8]
 
 
 def test_an_instance_on_the_cpu_waits_before_it_copies():

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import onnx
 import pytest
-from onnx import TensorProto, helper
+from engine_rules import write
+from onnx import TensorProto
+
+FLOAT = TensorProto.FLOAT
 
 
 def add_and_subtract(path, rows="rows", shape=(4,)):
     """Write an ONNX model: SUM = A + B, DIFF = A - B, float32 ``[rows, *shape]``; without rows where these are None."""
     axes = [*([] if rows is None else [rows]), *shape]
-
-    def port(name):
-        return helper.make_tensor_value_info(name, TensorProto.FLOAT, axes)
-
-    nodes = [
-        helper.make_node("Add", ["A", "B"], ["SUM"]),
-        helper.make_node("Sub", ["A", "B"], ["DIFF"]),
-    ]
-    graph = helper.make_graph(nodes, "g", [port("A"), port("B")], [port("SUM"), port("DIFF")])
     path.parent.mkdir(parents=True, exist_ok=True)
-    opset = helper.make_opsetid("", 17)
-    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=8), path)
+    inputs, outputs = ([(name, FLOAT, axes) for name in names] for names in ("AB", ("SUM", "DIFF")))
+    write(path, [("Add", "AB", ["SUM"], {}), ("Sub", "AB", ["DIFF"], {})], inputs, outputs, ())
 
 
 class Repository:

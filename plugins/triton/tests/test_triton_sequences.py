@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import engine_rules
 import numpy as np
-import onnx
 import pytest
 import tritonclient.http as triton_http
-from onnx import TensorProto, helper
+from onnx import TensorProto
 from tritonclient.utils import InferenceServerException
 
 from headrace.errors import ConfigError, SetupError
@@ -36,32 +36,21 @@ sequence_batching {
 def sums(repository):
     """Write a model that adds: after = before + x; y = after + 100 start + 1000 ready + end + 100000 id."""
 
-    def port(name, kind=TensorProto.FLOAT):
-        return helper.make_tensor_value_info(name, kind, ["rows", 1])
-
-    def number(name, value):
-        return helper.make_tensor(name, TensorProto.FLOAT, [], [value])
-
     nodes = [
-        helper.make_node("Add", ["before", "x"], ["after"]),
-        helper.make_node("Mul", ["start", "c1"], ["s"]),
-        helper.make_node("Mul", ["ready", "c2"], ["r"]),
-        helper.make_node("Cast", ["id"], ["f"], to=TensorProto.FLOAT),
-        helper.make_node("Mul", ["f", "c3"], ["i"]),
-        helper.make_node("Sum", ["after", "s", "r", "end", "i"], ["y"]),
+        ("Add", ["before", "x"], ["after"], {}),
+        ("Mul", ["start", "c1"], ["s"], {}),
+        ("Mul", ["ready", "c2"], ["r"], {}),
+        ("Cast", ["id"], ["f"], {"to": TensorProto.FLOAT}),
+        ("Mul", ["f", "c3"], ["i"], {}),
+        ("Sum", ["after", "s", "r", "end", "i"], ["y"], {}),
     ]
-    inputs = [port(name) for name in ("x", "start", "ready", "end", "before")]
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [*inputs, port("id", TensorProto.INT64)],
-        [port("y"), port("after")],
-        [number("c1", 100), number("c2", 1000), number("c3", 100000)],
-    )
+    floats = ("x", "start", "ready", "end", "before", "y", "after")
+    *inputs, y, after = ((name, TensorProto.FLOAT, ["rows", 1]) for name in floats)
+    inputs.append(("id", TensorProto.INT64, ["rows", 1]))
+    weights = [("c1", np.float32(100)), ("c2", np.float32(1000)), ("c3", np.float32(100000))]
     path = repository.folder / "sums" / "1" / "model.onnx"
     path.parent.mkdir(parents=True)
-    opset = helper.make_opsetid("", 17)
-    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=8), path)
+    engine_rules.write(path, nodes, inputs, [y, after], weights)
 
     def write(first=""):
         repository.configure("sums", CONFIG.replace("FIRST", first))

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper
+from engine_rules import write
+from onnx import TensorProto
 
 import headrace
 from headrace.errors import HeadraceError
@@ -45,24 +45,12 @@ def own_cache(tmp_path, monkeypatch):
 def save(tmp_path):
     """Write a model of (op, inputs, outputs, attributes) nodes and give its path."""
 
-    def write(nodes, inputs, outputs, weights=(), name="model.onnx", **saving):
-        graph = helper.make_graph(
-            [
-                helper.make_node(op, list(a), list(b), name=f"{op}_{i}".lower(), **attrs)
-                for i, (op, a, b, attrs) in enumerate(nodes)
-            ],
-            "graph",
-            [helper.make_tensor_value_info(*port) for port in inputs],
-            [helper.make_tensor_value_info(*port) for port in outputs],
-            [onnx.numpy_helper.from_array(array, key) for key, array in weights],
-        )
-        opset = [helper.make_opsetid("", 17)]
-        model = helper.make_model(graph, opset_imports=opset, ir_version=8)
+    def saved(nodes, inputs, outputs, weights=(), name="model.onnx", **saving):
         path = tmp_path / name
-        onnx.save(model, str(path), **saving)
+        write(path, nodes, inputs, outputs, weights, **saving)
         return path
 
-    return write
+    return saved
 
 
 @pytest.fixture

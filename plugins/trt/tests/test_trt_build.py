@@ -152,14 +152,6 @@ def test_every_error_of_the_parser_with_its_node(rtx, save):
     assert "capability" in caught.value.hint
 
 
-@pytest.mark.parametrize("content", [b"", b"nonsense", b"\x08\x07"])
-def test_what_is_no_model(rtx, tmp_path, content):
-    path = tmp_path / "broken.onnx"
-    path.write_bytes(content)
-    with pytest.raises(SetupError, match=r"broken\.onnx"):
-        build(rtx, path)
-
-
 def test_external_data(rtx, save):
     random = np.random.default_rng(0)
     saving = {"save_as_external_data": True, "location": "w.bin", "size_threshold": 0}

@@ -1,13 +1,14 @@
 """Arrays on which the caller's own stream still works, on a device of host memory."""
 
 import ctypes
-import math
 import sys
 import threading
 from types import SimpleNamespace
 
+import device_stand_ins
 import numpy as np
 import pytest
+from device_stand_ins import Queued
 from trt_expressions import BOTH, samples
 
 from headrace.errors import InputError
@@ -16,32 +17,12 @@ from headrace_tensors.entering import Mark
 pytest.importorskip("onnxruntime")
 
 
-class Queued:
-    """An array of a library whose stream is the thread's, as CuPy's is; what writes it is queued on a stream."""
-
-    def __init__(self, device, values):
-        self.shape, self.pointer = values.shape, device.malloc(values.nbytes)
-        self.stream, self.thread = device.stream_create(), threading.get_ident()
-        raw = values.tobytes()
-        device.queue(self.stream, lambda: ctypes.memmove(self.pointer, raw, len(raw)))
-
-    @property
-    def __cuda_array_interface__(self):
-        own = self.stream if threading.get_ident() == self.thread else None
-        about = {"shape": self.shape, "typestr": "<f4", "data": (self.pointer, False)}
-        return {**about, "version": 3, "strides": None, "stream": own}
-
-
-def call(p, request):
-    return p(request)["result"]
-
-
-def call_with_a_list(p, request):
-    return p([request])[0]["result"]
-
-
-def submit(p, request):
-    return p.submit(request).result(60)["result"]
+def queued(device, values):
+    """Return an array that is written once its stream is waited for."""
+    raw, pointer, stream = values.tobytes(), device.malloc(values.nbytes), device.stream_create()
+    device.queue(stream, lambda: ctypes.memmove(pointer, raw, len(raw)))
+    about = {"shape": values.shape, "typestr": "<f4", "data": (pointer, False), "strides": None}
+    return Queued(about, stream)
 
 
 @pytest.fixture
@@ -50,7 +31,7 @@ def waits(device, monkeypatch):
     found = []
 
     def mark_of(ordinal, handle):
-        assert ordinal is None
+        assert ordinal == 0
         assert device.streams[handle]  # the stream is busy
         device.stream_synchronize(handle)
         return type(
@@ -62,86 +43,34 @@ def waits(device, monkeypatch):
     return found
 
 
-WAYS = pytest.mark.parametrize("way", [call, call_with_a_list, submit], ids=lambda w: w.__name__)
-
-
-@WAYS
 @BOTH
-def test_what_a_callers_stream_has_queued_is_waited_for(
-    device, waits, plan, pipe, linear, backend, way
-):
+def test_what_a_callers_stream_has_queued_is_waited_for(device, waits, plan, pipe, linear, backend):
     model, expected = linear
     p = pipe(backend=backend, model=str(plan(model, {"x": ((1, 3), (4, 3), (8, 3))})), max=8)
-    arrays = [Queued(device, sample) for sample in samples(4)]
+    arrays = [queued(device, sample) for sample in samples(4)]
     for sample, array in zip(samples(4), arrays, strict=True):
-        assert np.allclose(way(p, {"data": array}), expected(sample))
+        assert np.allclose(p({"data": array})["result"], expected(sample))
     assert len(waits) == 4
     assert {thread for _, thread in waits}.isdisjoint({threading.get_ident()})
     assert {stream for stream, _ in waits}.isdisjoint({array.stream for array in arrays})
 
 
-def test_copies_of_a_request_wait_too(device, waits, plan, pipe, linear):
-    model, expected = linear
-    made = str(plan(model, {"x": ((1, 3), (4, 3), (8, 3))}))
-    nodes = {
-        "first": {"backend": "Identity", "next": "engine"},
-        "engine": {"backend": "TensorrtTensor", "model": made, "max": 8, "each": "list:data"},
-    }
-    p = pipe(**nodes)
-    one, two = samples(2)
-    answer = p({"data": 0, "list": [Queued(device, one), Queued(device, two)]})["result"]
-    assert np.allclose(answer[0], expected(one))
-    assert np.allclose(answer[1], expected(two))
-    assert len(waits) == 2
-
-
-def test_nothing_is_marked_for_arrays_of_the_host(device, waits, plan, pipe, linear):
-    model, expected = linear
-    p = pipe(backend="TensorrtTensor", model=str(plan(model, {"x": ((1, 3), (4, 3), (8, 3))})))
-    (sample,) = samples(1)
-    assert np.allclose(p({"data": sample})["result"], expected(sample))
-    assert waits == []
-
-
 @pytest.fixture
 def torch(device, monkeypatch):
-    """A stand-in for torch: tensors lie on the device, and a stream of this thread writes them."""
+    """Let tensors of torch lie on the device; note for which streams marks are asked, and in which threads."""
 
-    class Tensor:
-        is_cuda, requires_grad, dtype, layout = True, False, "torch.float32", "strided"
+    def tensor(values, **about):
+        pointer = device.malloc(values.nbytes)
+        ctypes.memmove(pointer, values.ctypes.data, values.nbytes)
+        return device_stand_ins.Tensor(values, **{"pointer": pointer, **about})
 
-        def __init__(self, values, **about):
-            self.shape, self.values, self.here = values.shape, values, device.malloc(values.nbytes)
-            ctypes.memmove(self.here, values.ctypes.data, values.nbytes)
-            self.dense, self.ordinal = True, 0
-            self.__dict__.update(about)
-
-        def get_device(self):
-            return self.ordinal
-
-        def data_ptr(self):
-            return self.here
-
-        def is_contiguous(self):
-            return self.dense
-
-        def numel(self):
-            return math.prod(self.shape)
-
-        def __dlpack_device__(self):
-            return 2, self.ordinal
-
-        def __dlpack__(self, *, stream=None):
-            raise BufferError("not as it is")
-
-    found = SimpleNamespace(Tensor=Tensor, strided="strided", behind=[])
-    found._C = SimpleNamespace(_cuda_getCurrentRawStream=lambda ordinal: 5)
+    found = SimpleNamespace(Tensor=tensor, behind=[])
 
     def mark_of(ordinal, handle):
         found.behind.append((ordinal, handle, threading.get_ident()))
 
     monkeypatch.setattr("headrace_tensors.entering.mark_of", mark_of)
-    monkeypatch.setitem(sys.modules, "torch", found)
+    monkeypatch.setitem(sys.modules, "torch", device_stand_ins.torch)
     return found
 
 
@@ -175,8 +104,8 @@ def test_neighbouring_tensors_of_torch_are_read_where_they_are(
         output_device="device",
     )
     rows = np.stack(samples(4))
-    start, step = torch.Tensor(rows).here, rows[0].nbytes
-    given = [torch.Tensor(row, here=start + k * step) for k, row in enumerate(rows)]
+    start, step = torch.Tensor(rows).pointer, rows[0].nbytes
+    given = [torch.Tensor(row, pointer=start + k * step) for k, row in enumerate(rows)]
     for order, copied in (([0, 1, 2, 3], 0), ([1, 0, 2, 3], 4), ([0, 0, 1, 2], 4)):
         device.copies.clear()
         answers = p([{"data": given[k]} for k in order])
@@ -201,9 +130,9 @@ def test_neighbours_of_two_allocations_are_not_copied_at_once(
         cuda_graph=cuda_graph,
     )
     rows = np.stack(samples(4))
-    start, step = torch.Tensor(rows).here, rows[0].nbytes
+    start, step = torch.Tensor(rows).pointer, rows[0].nbytes
     raw, nbytes = device.memory[start]
-    given = [torch.Tensor(row, here=start + k * step) for k, row in enumerate(rows)]
+    given = [torch.Tensor(row, pointer=start + k * step) for k, row in enumerate(rows)]
     for border, copies in ((0, 0), (2 * step, 4), (3 * step, 4)):
         device.memory[start] = raw, border or nbytes
         if border:

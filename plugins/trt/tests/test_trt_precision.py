@@ -60,6 +60,12 @@ BETWEEN = {
 }
 
 
+def network_from(library, path, **settings):
+    with collecting() as collected:
+        found = BuildSettings(model=path, **settings)
+        return make_network(library, logger_for(library), found, collected)
+
+
 def network_of(library, path, nodes, **settings):
     ports = [helper.make_tensor_value_info(name, T.FLOAT, ["b", 4]) for name in "xy"]
     last = helper.make_node("MatMul", ["h", "w"], ["y"], "last")
@@ -67,9 +73,7 @@ def network_of(library, path, nodes, **settings):
     graph = helper.make_graph([*nodes, last], "graph", ports[:1], ports[1:], weights)
     opset = [helper.make_opsetid("", 18)]
     onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), path)
-    with collecting() as collected:
-        found = BuildSettings(model=path, **settings)
-        return make_network(library, logger_for(library), found, collected)
+    return network_from(library, path, **settings)
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
@@ -122,9 +126,7 @@ def test_functions_of_the_model_are_part_of_the_graph(rtx, tmp_path, precision):
     inlined = onnx.inliner.inline_local_functions(model)
     (name,) = {node.name for node in inlined.graph.node if node.op_type == "Mul"}
     keep = {"keep_fp32": (name,)} if precision != "model" else {}
-    with collecting() as collected:
-        settings = BuildSettings(model=path, precision=precision, mark_outputs=("h",), **keep)
-        network = make_network(rtx, logger_for(rtx), settings, collected)
+    network = network_from(rtx, path, precision=precision, mark_outputs=("h",), **keep)
     given = [network.definition.get_output(i) for i in range(2)]
     assert {tensor.name: tensor.dtype.name for tensor in given} == {"y": "FLOAT", "h": "FLOAT"}
     lower = {"model": set(), "fp16": {"HALF"}, "bf16": {"BF16"}}[precision]
@@ -154,9 +156,7 @@ def test_sparse_weights_are_filled_up(rtx, tmp_path, precision, flat):
     opset = [helper.make_opsetid("", 17)]
     path = tmp_path / "m.onnx"
     onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), path)
-    with collecting() as collected:
-        settings = BuildSettings(model=path, precision=precision)
-        network = make_network(rtx, logger_for(rtx), settings, collected)
+    network = network_from(rtx, path, precision=precision)
     assert {"model": "FLOAT", "fp16": "HALF"}[precision] in network.tensor_types()
     (y,) = expected_of(load_model(path), x=np.float32([[1, 2, 3, 4]]))
     np.testing.assert_array_equal(y, [[0, 3, -8, 0]])
@@ -185,9 +185,7 @@ def test_a_model_that_no_message_holds(rtx, small_net, monkeypatch):
     for name, least in (("MOST_BYTES", 100), ("_LARGE_BYTES", 300)):
         monkeypatch.setattr(onnx_model, name, least)
     profile = {"max": "x:1x3x8x8"}
-    with collecting() as collected:
-        settings = BuildSettings(model=small_net, precision="fp16", profiles=(profile,))
-        network = make_network(rtx, logger_for(rtx), settings, collected)
+    network = network_from(rtx, small_net, precision="fp16", profiles=(profile,))
     assert "HALF" in network.tensor_types()
 
 
@@ -213,9 +211,7 @@ def listed():
 def test_weights_that_are_listed_among_the_inputs_are_converted(rtx, tmp_path, listed, precision):
     path = tmp_path / "m.onnx"
     onnx.save(listed, path)
-    with collecting() as collected:
-        settings = BuildSettings(model=path, precision=precision)
-        network = make_network(rtx, logger_for(rtx), settings, collected)
+    network = network_from(rtx, path, precision=precision)
     assert [port.name for port in network.inputs] == ["x"]
     assert {"fp16": "HALF", "bf16": "BF16"}[precision] in network.tensor_types()
 
@@ -277,9 +273,5 @@ def test_lengths_are_computed_in_float32(rtx, tmp_path, scaling, precision):
         assert y.shape == (2, 2, 6, 6002)
     onnx.save(model, tmp_path / "m.onnx")
     profile = {"min": "x:1x1x3x4", "max": "x:1x1x3x3001"}
-    with collecting() as collected:
-        settings = BuildSettings(
-            model=tmp_path / "m.onnx", precision=precision, profiles=(profile,)
-        )
-        network = make_network(rtx, logger_for(rtx), settings, collected)
+    network = network_from(rtx, tmp_path / "m.onnx", precision=precision, profiles=(profile,))
     assert {"fp16": "HALF", "bf16": "BF16"}[precision] in network.tensor_types()

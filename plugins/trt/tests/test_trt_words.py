@@ -58,19 +58,6 @@ def test_a_profile_of_one_size_beside_another(device, plan, pipe, linear, backen
     assert np.allclose(p({"data": rows[0]})["result"], expected(rows[0]))
 
 
-@BOTH
-def test_an_engine_of_one_row_refuses_no_shape_for_its_neighbours(
-    device, plan, pipe, image, backend
-):
-    """Each request is a run of its own, so that there is no first one whose shape the others must have."""
-    model, expected = image
-    made = plan(model, {"x": ((1, 3, 4, 4), (1, 3, 8, 8), (1, 3, 16, 16))})
-    p = pipe(backend=backend, model=str(made), max=4)
-    pictures = [np.ones((3, size, size), np.float32) for size in (4, 5, 4, 6)]
-    for request, picture in zip(p([{"data": x} for x in pictures]), pictures, strict=True):
-        assert np.allclose(request["result"], expected(picture), atol=1e-5)
-
-
 def test_an_instance_with_a_profile_of_one_row_takes_what_the_expression_takes(
     device, plan, pipe, linear
 ):
@@ -119,39 +106,6 @@ def test_many_threads_each_get_their_own_answer(device, plan, pipe, linear, back
     for thread in threads:
         thread.join()
     assert wrong == []
-
-
-@BOTH
-@pytest.mark.parametrize("ragged", ["refuse", "pad", "group"])
-def test_ragged_batches(device, plan, pipe, image, backend, ragged):
-    model, expected = image
-    made = plan(model, {"x": ((1, 3, 4, 4), (2, 3, 6, 6), (8, 3, 9, 9))})
-    p = pipe(
-        backend=backend,
-        model=str(made),
-        max=8,
-        ragged=ragged,
-        **({"pad_multiple": 2, "pad_value": 0.5, "crop": {}} if ragged == "pad" else {}),
-    )
-    random = np.random.default_rng(3)
-    sizes = [(4, 6), (5, 5), (4, 6), (9, 9)]
-    images = [random.standard_normal((3, *size)).astype(np.float32) for size in sizes]
-    requests = [{"data": image} for image in images]
-    if ragged == "refuse":
-        with pytest.raises(RequestsFailed) as caught:
-            p(requests)
-        assert [e is None for e in caught.value.errors] == [True, False, True, False]
-        assert "ragged" in str(caught.value.errors[1])
-    else:
-        p(requests)
-    for request, image in zip(requests, images, strict=True):
-        if "result" not in request:
-            continue
-        wanted = image
-        if ragged == "pad":  # 9 is the largest the profile takes, so 10 becomes 9
-            wanted = np.full((3, 9, 9), 0.5, np.float32)
-            wanted[:, : image.shape[1], : image.shape[2]] = image
-        assert np.allclose(request["result"], expected(wanted), atol=1e-4)
 
 
 @BOTH
@@ -206,22 +160,6 @@ def test_engines_of_a_fixed_batch(device, plan, pipe, save, backend):
         p = pipe(backend=backend, model=str(made), max=rows, pad=True)
         results = p([{"data": np.float32([i, -i])} for i in range(4)])
         assert [r["result"].tolist() for r in results] == [[i, 0] for i in range(4)]
-
-
-@BOTH
-def test_an_output_without_batch_axis_takes_one_request_at_a_time(
-    device, plan, pipe, save, backend
-):
-    model = save(
-        [("Identity", ["x"], ["y"], {}), ("ReduceSum", ["x"], ["s"], {"keepdims": 1})],
-        [("x", T.FLOAT, ["n", 2])],
-        [("y", T.FLOAT, ["n", 2]), ("s", T.FLOAT, [1, 1])],
-    )
-    made = plan(model, {"x": ((1, 2), (4, 2), (8, 2))})
-    p = pipe(backend=backend, model=str(made), max=8)
-    results = [r["result"] for r in p([{"data": np.float32([i, 1])} for i in range(4)])]
-    assert [r["s"].tolist() for r in results] == [[[i + 1]] for i in range(4)]
-    assert [r["y"].tolist() for r in results] == [[i, 1] for i in range(4)]
 
 
 @BOTH

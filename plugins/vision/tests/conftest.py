@@ -7,6 +7,7 @@ import math
 import shutil
 import subprocess
 import sys
+import threading
 from fractions import Fraction
 from pathlib import Path
 
@@ -22,6 +23,9 @@ from headrace_vision.sinks import thread
 sys.path.insert(0, str(Path(__file__).parent))  # for quick_clock and others
 
 from web_servers import Receiver
+
+PATIENCE_S = 120
+"""Seconds of the machine after which something that must happen has not."""
 
 
 def picture(number, size=(48, 64)):
@@ -70,7 +74,27 @@ def encoded(image, suffix=".png"):
     return cv2.imencode(suffix, image)[1].tobytes()
 
 
+def overtaken():
+    """Return a model that holds its first image until 20 have come, and the function that feeds them."""
+    entered, go = threading.Event(), threading.Event()
+
+    def held(image):
+        entered.set()
+        go.wait(PATIENCE_S)
+        return int(image[0, 0, 0])
+
+    def feed():
+        yield np.full((4, 4, 3), 0, np.uint8)
+        entered.wait(PATIENCE_S)
+        for value in range(1, 20):
+            yield np.full((4, 4, 3), value, np.uint8)
+        go.set()
+
+    return held, feed
+
+
 class Kit:
+    overtaken = staticmethod(overtaken)
     picture = staticmethod(picture)
     render = staticmethod(render)
     plain_loop = staticmethod(plain_loop)

@@ -195,24 +195,10 @@ def test_where_one_model_fails_the_frame_fails_once_and_the_others_go_on():
     assert not broken.models
 
 
-def test_a_newer_frame_replaces_one_that_a_model_has_not_begun():
-    entered, go = threading.Event(), threading.Event()
-
-    def held(image):
-        entered.set()
-        go.wait(PATIENCE_S)
-        return int(image[0, 0, 0])
-
+def test_a_newer_frame_replaces_one_that_a_model_has_not_begun(kit):
+    held, feed = kit.overtaken()
     headrace.register("ModelHeld", held, replace=True)
     headrace.register("ModelFast", lambda image: int(image[0, 0, 0]), replace=True)
-
-    def feed():
-        yield np.full((4, 4, 3), 0, np.uint8)
-        entered.wait(PATIENCE_S)
-        for value in range(1, 20):
-            yield np.full((4, 4, 3), value, np.uint8)
-        go.set()
-
     models = {
         "fast": VideoModel({"backend": "ModelFast"}),
         "held": VideoModel({"backend": "ModelHeld"}),

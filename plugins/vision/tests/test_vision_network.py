@@ -87,6 +87,18 @@ def peer(tmp_path):
     made.close()
 
 
+class UntilStopped(Quick):
+    """A clock on which a source that is lost is tried again only once it is stopped."""
+
+    def __init__(self):
+        super().__init__()
+        self.lost = threading.Event()
+
+    def wait(self, stop, seconds):
+        self.lost.set()
+        return stop.wait()
+
+
 def runner(**options):
     chosen = {"network": ["127.0.0.1"], "read_timeout": 60, **options}
     return VideoRunner({"backend": "VisionNetwork", "max": 4}, **chosen)
@@ -131,21 +143,14 @@ def test_a_redirect_is_not_followed_and_the_source_is_tried_again(kit, tmp_path,
 
 def test_a_silent_peer_loses_its_source_and_no_other(kit, tmp_path, peer):
     video = kit.render(tmp_path / "v.mp4", count=9)
-    lost = threading.Event()
-    clock = Quick()
-
-    def wait(stop, seconds):
-        lost.set()
-        return stop.wait()
-
-    clock.wait = wait
+    clock = UntilStopped()
     with runner(machine_clock=clock, read_timeout=0.5) as r:
         handle = r.add({"silent": peer.url("silent")})
         frames = []
         for frame in r.run({"file": video}):
             frames.append(frame.frame)
             if len(frames) == 9:
-                assert lost.wait(60)
+                assert clock.lost.wait(60)
                 assert handle.status()["sources"]["silent"]["state"] == "lost"
                 handle.stop()
     assert frames == list(range(9))
@@ -539,16 +544,10 @@ def test_the_password_of_a_playlist_is_sent_to_its_host_and_told_to_nobody(maste
 
 def test_a_variant_at_a_host_that_is_not_allowed_is_refused(master, peer):
     (master / "master.m3u8").write_text(MASTER.replace("high/", "http://other.example/"))
-    clock, lost = Quick(), threading.Event()
-
-    def wait(stop, seconds):
-        lost.set()
-        return stop.wait()
-
-    clock.wait = wait
+    clock = UntilStopped()
     with runner(frames="every", machine_clock=clock) as r:
         handle = r.add({"door": peer.url("master.m3u8")})
-        assert lost.wait(60)
+        assert clock.lost.wait(60)
         status = handle.status()["sources"]["door"]
         handle.stop()
     assert status["state"] == "lost"
@@ -572,17 +571,11 @@ def test_a_playlist_opens_no_other_host_and_no_file(kit, tmp_path, peer, named):
     path = playlist(tmp_path, kit.render(tmp_path / "v.mp4", count=40, rate=10))
     (tmp_path / "secret.ts").write_bytes((tmp_path / "live1.ts").read_bytes())
     path.write_text(path.read_text().replace("live1.ts", named.format(tmp_path)))
-    clock, lost = Quick(), threading.Event()
-
-    def wait(stop, seconds):
-        lost.set()
-        return stop.wait()
-
-    clock.wait = wait
+    clock = UntilStopped()
     with runner(frames="every", machine_clock=clock) as r:
         handle = r.add({"door": peer.url("live.m3u8")})
         taken = r.run()
-        assert lost.wait(60)
+        assert clock.lost.wait(60)
         status = handle.status()["sources"]["door"]
         taken.close()
         handle.stop()

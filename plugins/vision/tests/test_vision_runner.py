@@ -125,22 +125,8 @@ def test_a_failure_in_the_ordered_part_is_the_outcome_of_its_frame(kit):
 
 
 def test_latest_replaces_frames_that_nobody_began(kit):
-    entered, go = threading.Event(), threading.Event()
-
-    def held(image):
-        entered.set()
-        go.wait(PATIENCE_S)
-        return int(image[0, 0, 0])
-
+    held, feed = kit.overtaken()
     headrace.register("VisionHeld", held, replace=True)
-
-    def feed():
-        yield np.full((4, 4, 3), 0, np.uint8)
-        entered.wait(PATIENCE_S)
-        for value in range(1, 20):
-            yield np.full((4, 4, 3), value, np.uint8)
-        go.set()
-
     with VideoRunner({"backend": "VisionHeld"}, frames="latest", in_flight=3) as runner:
         frames = list(runner.run(feed()))
         counts = runner.status()["sources"]["input"]

@@ -190,7 +190,7 @@ def play(
     queue: Any = PolicyQueue(policy)
     free = [_Instance(index, min, max) for index in range(instance_num)]
     ends: list[tuple[float, int, _Instance]] = []
-    coming, now, wake_at, asked = list(sent), 0.0, inf, 0
+    coming, now, wake_at, calls = list(sent), 0.0, inf, 0
     while coming or ends or wake_at < inf:
         now = _next_time(now, coming, ends, wake_at)
         while coming and coming[0].at <= now:
@@ -205,8 +205,8 @@ def play(
         for instance in sorted(free, key=lambda free_instance: free_instance.index):
             if not queue.items:
                 break
-            asked += 1
-            _must(asked < _ASKED_AT_MOST, f"{type(policy).__name__} wants to be asked without end")
+            calls += 1
+            _must(calls < _ASKED_AT_MOST, f"{type(policy).__name__} wants to be asked without end")
             queue.running, queue.free = len(ends), len(free)
             cut = policy.cut(queue, instance, now)
             taken = queue.take(cut)
@@ -315,8 +315,8 @@ class PolicyConformance:
                     closes=True,
                 )
                 served = [id(request) for _, batch in played.batches for request in batch]
-                wanted = [id(request.request) for request in sent]
-                _must(sorted(served) == sorted(wanted), f"left in the queue: {played.left!r}")
+                ids = [id(request.request) for request in sent]
+                _must(sorted(served) == sorted(ids), f"left in the queue: {played.left!r}")
 
     def test_weights_stay_within_the_instance(self) -> None:
         """A batch weighs ``max`` at most, whatever its requests weigh."""

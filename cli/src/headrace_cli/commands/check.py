@@ -61,7 +61,7 @@ def check(
             source = source_of(config, settings or ())
             loaded = headrace.PipelineConfig.load(source, allow_import=not no_import)
         here = headrace.plugins.located(config)
-        given = headrace.plugins.tables_of(here) if is_file(config) else None
+        tables = headrace.plugins.tables_of(here) if is_file(config) else None
         plan = explained(loaded)
         warnings = all_warnings(plan)
         for warning in [] if json else warnings:
@@ -71,11 +71,11 @@ def check(
             built = _built(loaded) if build else None
         known = {warning["message"] for warning in warnings}  # the plan may have told of it already
         after = [] if built is None else warnings_about(loaded, built["nodes"])
-        after = [one for one in after if one.message not in known]
-        for one in [] if json else after:
-            print_message(f"warning: {one.render()}")
+        after = [finding for finding in after if finding.message not in known]
+        for finding in [] if json else after:
+            print_message(f"warning: {finding.render()}")
         cut = _cut(plan["nodes"], built["nodes"]) if built is not None else ()
-        warnings += [one.to_dict() for one in (*logged, *cut, *after) if one.message not in known]
+        warnings += [w.to_dict() for w in (*logged, *cut, *after) if w.message not in known]
     except HeadraceError as error:
         if not json:
             raise
@@ -83,11 +83,11 @@ def check(
         return WRONG
     if json:
         report = {"ok": True, "problems": [], "warnings": warnings, "nodes": list(plan["nodes"])}
-        report |= {} if given is None else {"stands_for": given}
+        report |= {} if tables is None else {"stands_for": tables}
         print_json(report if built is None else {**report, "built": built})
         return OK
-    if given is not None:
-        print_data(write_toml(given, f"{config} stands for"))
+    if tables is not None:
+        print_data(write_toml(tables, f"{config} stands for"))
     for origin in _fetched(plan):
         here = f"here, sha256={origin['sha256']}" if "sha256" in origin else "not here yet"
         moves = ". It may change: two machines may run different files" if "moves" in origin else ""
@@ -104,7 +104,7 @@ def check(
 
 def all_warnings(plan: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the warnings of ``explain``, those about libraries that are not installed, and about misspelt functions."""
-    asked = {asked_for["distribution"] for asked_for in plan["asks_for"]}
+    dists = {asked_for["distribution"] for asked_for in plan["asks_for"]}
     lacking = [
         Problem(
             finding.kind,
@@ -112,7 +112,7 @@ def all_warnings(plan: dict[str, Any]) -> list[dict[str, Any]]:
             hint=finding.remedy,
         )
         for finding in findings()
-        if finding.kind == "missing_dependency" and finding.distribution in asked
+        if finding.kind == "missing_dependency" and finding.distribution in dists
     ]
     return [*plan["warnings"], *(problem.to_dict() for problem in (*lacking, *misspelt(plan)))]
 
@@ -147,23 +147,23 @@ class _Kept(logging.Handler):
 @contextlib.contextmanager
 def _logged_by_backends() -> Iterator[list[Problem]]:
     """Return a list that has, at the end of the block, what backends have warned of in it."""
-    found: list[Problem] = []
-    kept, logger = _Kept(), logging.getLogger("headrace.backend")
-    logger.addHandler(kept)
+    problems: list[Problem] = []
+    handler, logger = _Kept(), logging.getLogger("headrace.backend")
+    logger.addHandler(handler)
     try:
-        yield found
+        yield problems
     finally:
-        logger.removeHandler(kept)
-        found += kept.problems.values()
+        logger.removeHandler(handler)
+        problems += handler.problems.values()
 
 
 def _cut(planned: dict[str, Any], built: dict[str, Any]) -> Iterator[Problem]:
     """Warn of each node whose ``max`` is cut by what was built, as by a model with a fixed number of rows."""
     for name, node in built.items():
-        asked, most = planned[name]["range"][1], node["range"][1]
-        if planned[name]["alias_of"] is None and asked is not None and most < asked:
+        limit, most = planned[name]["range"][1], node["range"][1]
+        if planned[name]["alias_of"] is None and limit is not None and most < limit:
             text = (
-                f"batches of up to {asked} were asked for, and what is built takes at most {most}"
+                f"batches of up to {limit} were asked for, and what is built takes at most {most}"
             )
             yield Problem(
                 "max_cut", text, path=name, hint=f"Set max = {most}, or take another model."

@@ -102,36 +102,37 @@ def conformance(
       headrace conformance headrace-cv --write
     """  # noqa: D301 - typer keeps the lines after a backspace character
     kit = _kit()
-    wanted = {(plugin.distribution, one): plugin for name in names for one, plugin in _named(name)}
+    named = [pair for name in names for pair in _named(name)]
+    chosen = {(plugin.distribution, name): plugin for name, plugin in named}
     files = [] if certificate is None else [certificate]
     if write:
-        files.append(_file_for_the_wheel({distribution for distribution, _ in wanted}))
+        files.append(_file_for_the_wheel({distribution for distribution, _ in chosen}))
     for file in files:
         _check_writable(file)
     classes = _conformance_classes()
-    paths = {key: classes.get((_OFFERED_BY.get(key[0], key[0]), key[1])) for key in wanted}
-    jobs_by_key = {key: _job(kit, key[1], plugin, paths[key]) for key, plugin in wanted.items()}
+    paths = {key: classes.get((_OFFERED_BY.get(key[0], key[0]), key[1])) for key in chosen}
+    jobs_by_key = {key: _job(kit, key[1], plugin, paths[key]) for key, plugin in chosen.items()}
     jobs = [j for j in jobs_by_key.values() if not isinstance(j, str)]
-    judged = judged_here(wanted.values())
+    judged = judged_here(chosen.values())
     certificates: list[Certificate] = []
     with closing(kit.certify_apart(jobs)) as verdicts:
-        for key, plugin in wanted.items():
+        for key, plugin in chosen.items():
             job = jobs_by_key[key]
-            given = job if isinstance(job, str) else next(verdicts)
-            if isinstance(given, Exception):
-                given = f"{paths[key]} cannot be judged: {error_text(given)}"
-            if isinstance(given, str):
-                given = _none(kit, key[1], plugin, given)
-            certificates.append(given)
+            result = job if isinstance(job, str) else next(verdicts)
+            if isinstance(result, Exception):
+                result = f"{paths[key]} cannot be judged: {error_text(result)}"
+            if isinstance(result, str):
+                result = _none(kit, key[1], plugin, result)
+            certificates.append(result)
             if not json:
-                _show(given)
+                _show(result)
     whole = {
         "headrace": headrace.__version__,
         **judged,
         "certified": all(c.certified for c in certificates),
         "certificates": [c.to_dict() for c in certificates],
     }
-    text = without_places(as_json(whole), wanted.values()) if files else ""
+    text = without_places(as_json(whole), chosen.values()) if files else ""
     for file in files:
         _write(file, text)
     if json:
@@ -320,9 +321,9 @@ def _detail(verdict: Verdict, blocked: int) -> str:
     return verdict.detail if verdict.expected is None else f"{verdict.expected}: {verdict.detail}"
 
 
-def _caption(found: Certificate) -> str:
-    outcomes = Counter(_MARKS[verdict.outcome] for verdict in found.rules)
+def _caption(certificate: Certificate) -> str:
+    outcomes = Counter(_MARKS[verdict.outcome] for verdict in certificate.rules)
     marks = ("FAILED", "blocked", "not judged", "excepted")
     counts = ", ".join(f"{outcomes[mark]} {mark.lower()}" for mark in marks)
-    ran = f"headrace {found.headrace}, Python {found.python}, {found.platform}"
-    return f"{found.expression}: {counted(len(found.rules), 'rule')}, {counts}; {ran}"
+    ran = f"headrace {certificate.headrace}, Python {certificate.python}, {certificate.platform}"
+    return f"{certificate.expression}: {counted(len(certificate.rules), 'rule')}, {counts}; {ran}"

@@ -124,10 +124,10 @@ class _Drawing:
                 shown_warning.add(_text(line.strip()))
         return tree
 
-    def _add_under(self, key: str, branch: Tree, found: dict[str, Any]) -> None:
+    def _add_under(self, key: str, branch: Tree, table: dict[str, Any]) -> None:
         """Add the expression under a key, if there is one."""
-        if key in found:
-            self._add(branch.add(_text((key, "bold cyan"))), found[key])
+        if key in table:
+            self._add(branch.add(_text((key, "bold cyan"))), table[key])
 
     def _add(self, branch: Tree, element: dict[str, Any], prefix: list[Any] | None = None) -> None:
         """Add one backend and all below it to a branch of the tree."""
@@ -169,10 +169,10 @@ def _about(node: dict[str, Any]) -> str:
 
 def _add_processes(branch: Tree, node: dict[str, Any]) -> None:
     """Add the processes that a node starts to its branch of the tree."""
-    found = node.get("processes")
-    if found is not None:
-        branch.add(_text((f"processes = {found['count']}", "magenta")))
-        for file, times in found["loads"].items():
+    processes = node.get("processes")
+    if processes is not None:
+        branch.add(_text((f"processes = {processes['count']}", "magenta")))
+        for file, times in processes["loads"].items():
             branch.add(_text((f"{file} is loaded once per process, {times} times", "magenta")))
 
 
@@ -197,11 +197,11 @@ def _runner(run_by: str) -> str:
     return texts.get(run_by, run_by)
 
 
-def _add_needs(tree: Tree, found: dict[str, Any]) -> None:
+def _add_needs(tree: Tree, plan: dict[str, Any]) -> None:
     branch = tree.add(_text(("asks for", "bold cyan")))
-    for one in found["asks_for"]:
-        brought = f"{one['distribution']} {one['version']}".strip()
-        branch.add(_text((brought, "bold"), f"  {', '.join(one['backends'])}".rstrip()))
+    for need in plan["asks_for"]:
+        brought = f"{need['distribution']} {need['version']}".strip()
+        branch.add(_text((brought, "bold"), f"  {', '.join(need['backends'])}".rstrip()))
 
 
 def _text(*parts: str | tuple[str, str]) -> Any:

@@ -163,9 +163,9 @@ def service(
 def _nearby_service(text: str) -> str | None:
     """Return ``text`` as a name of a service; None where nothing of it is left."""
     plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
-    found = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", plain).lower()
-    made = "-".join(re.findall(r"[a-z0-9]+", found)).lstrip("-0123456789")
-    return made if _SERVICE.fullmatch(made) else None
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", plain).lower()
+    name = "-".join(re.findall(r"[a-z0-9]+", words)).lstrip("-0123456789")
+    return name if _SERVICE.fullmatch(name) else None
 
 
 def _names(text: str) -> dict[str, str]:
@@ -192,8 +192,8 @@ def _nearby(text: str) -> str | None:
     """Return ``text`` without accents and the characters that no name may hold."""
     plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
     parts = re.findall(r"[A-Za-z0-9]+", plain)
-    made = "".join(part[0].upper() + part[1:] for part in parts)
-    return made if _CLASS.fullmatch(made) and not keyword.iskeyword(made) else None
+    name = "".join(part[0].upper() + part[1:] for part in parts)
+    return name if _CLASS.fullmatch(name) and not keyword.iskeyword(name) else None
 
 
 def _check_free(names: dict[str, str]) -> None:

@@ -43,14 +43,14 @@ def show_info(name: str, *, json: bool) -> None:
     """
     plugins = plugins_named(name)
     offered = _offered()
-    pairs = [(one, plugin) for plugin in plugins for one in plugin.backends]
+    pairs = [(name, plugin) for plugin in plugins for name in plugin.backends]
     if not plugins:
         pairs = backends_named(name)
     if not plugins and not pairs:
         plugins = offered.get(name, [])
     if not plugins and not pairs:
         raise unknown(name, [*all_names(), *offered])
-    backends = [_backend(one, plugin) for one, plugin in pairs]
+    backends = [_backend(name, plugin) for name, plugin in pairs]
     rows = [plugin.to_dict() for plugin in examined(plugins)[1]]
     if json:
         print_json({"plugins": rows, "backends": backends})
@@ -63,12 +63,12 @@ def show_info(name: str, *, json: bool) -> None:
 
 def _offered() -> dict[str, list[Plugin]]:
     """Return the plugins that offer each name of a policy, probe, command or the like."""
-    found: dict[str, list[Plugin]] = {}
+    owners: dict[str, list[Plugin]] = {}
     for plugin in all_plugins():
         for name in {name for table in plugin.offers.values() for name in table}:
-            found.setdefault(name, []).append(plugin)
-            found.setdefault(f"{plugin.plugin}:{name}", []).append(plugin)
-    return found
+            owners.setdefault(name, []).append(plugin)
+            owners.setdefault(f"{plugin.plugin}:{name}", []).append(plugin)
+    return owners
 
 
 def _backend(name: str, plugin: Plugin) -> dict[str, Any]:
@@ -125,10 +125,10 @@ def _options(cls: type[Backend]) -> list[dict[str, Any]]:
 
 def _limits(field: FieldInfo) -> str:
     limits = [
-        f"{words} {getattr(one, key)}"
-        for one in field.metadata
+        f"{words} {getattr(bound, key)}"
+        for bound in field.metadata
         for key, words in _LIMITS.items()
-        if getattr(one, key, None) is not None
+        if getattr(bound, key, None) is not None
     ]
     return f" ({', '.join(limits)})" if limits else ""
 

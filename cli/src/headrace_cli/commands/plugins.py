@@ -102,8 +102,7 @@ def _print_plugins(known: Sequence[Plugin], slips: Sequence[Finding]) -> None:
     """Print a table with a row per plugin, and below each its problems and who certified it."""
     table = [("DISTRIBUTION", "VERSION", "RANGE", "STATE", "BACKENDS")]
     table += [
-        (one.distribution, one.version, one.range or "-", one.state, ", ".join(one.backends))
-        for one in known
+        (p.distribution, p.version, p.range or "-", p.state, ", ".join(p.backends)) for p in known
     ]
     widths = [max(len(cells[i]) for cells in table) for i in range(4)]
     _print_row(table[0], widths)
@@ -114,8 +113,8 @@ def _print_plugins(known: Sequence[Plugin], slips: Sequence[Finding]) -> None:
                 print_data(wrapped(text, " " * 4))
 
 
-def _problems_of(plugin: Plugin, found: Sequence[Finding]) -> Iterator[str | None]:
-    for finding in found:
+def _problems_of(plugin: Plugin, findings: Sequence[Finding]) -> Iterator[str | None]:
+    for finding in findings:
         if plugin.distribution in (finding.distribution, *finding.others):
             about = f"{finding.backend}: " if finding.backend else ""
             yield f"{about}{finding.kind}: {finding.reason}"

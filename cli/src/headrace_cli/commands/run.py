@@ -7,6 +7,8 @@ import os
 import sys
 import time
 from collections import deque
+from contextlib import ExitStack
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,14 +30,15 @@ from headrace_cli.console import (
     print_message,
 )
 from headrace_cli.inputs import Input, check_arguments, expand, ports_of
+from headrace_cli.records import Columns, records_of
 from headrace_cli.results.files import Output
+from headrace_cli.results.made_of import made_of
 from headrace_cli.results.out_file import OutFile
 from headrace_cli.results.printer import ResultPrinter
 from headrace_cli.source import hinting_at_a_file, is_file, source_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from concurrent.futures import Future
+    from collections.abc import Callable, Iterator
 
     from headrace_cli.interrupts import Interrupts
 
@@ -80,16 +83,58 @@ def run(  # noqa: PLR0913, PLR0917 - one per option
         typer.Option(
             "--out",
             metavar="FILE",
-            help="Write the lines into this file: .jsonl has what --json prints, .csv the columns path, result (as a line shows it) and error.",
+            help="Write all results into this file, numbers as numbers: .jsonl has what --json prints, .csv a row for each, "
+            ".parquet a row for each, .npy an array with a row for each. Errors go to FILE.errors.jsonl.",
             show_default=False,
         ),
     ] = None,
+    columns: Annotated[
+        bool,
+        typer.Option("--columns", help="Give each value in a result a column of the CSV of --out."),
+    ] = False,
     resume: Annotated[
         bool,
         typer.Option(
-            "--resume", help="Go on at the end of the file of --out: inputs with a line are done."
+            "--resume",
+            help="Go on at the end of the file of --out: inputs that it has, or that have failed, are done.",
         ),
     ] = False,
+    failed: Annotated[
+        bool, typer.Option("--failed", help="With --resume: run those again that have failed.")
+    ] = False,
+    resume_anyway: Annotated[
+        bool,
+        typer.Option(
+            "--resume-anyway",
+            help="As --resume, also where configuration, models or records are others than before.",
+        ),
+    ] = False,
+    records: Annotated[
+        bool,
+        typer.Option(
+            "--records",
+            help="Each INPUT that is no folder is a file of records, of which each is a request: also .csv, .txt (a line) "
+            "and .npy (a row). .jsonl, .parquet, .arrow and .feather are so without it.",
+        ),
+    ] = False,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            "--key",
+            metavar="COLUMN",
+            help="The column of records that names each, in place of path: it must not be there twice.",
+            show_default=False,
+        ),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            "--data",
+            metavar="COLUMN",
+            help="The column of records that is the data; else the one of that name, or the only one.",
+            show_default=False,
+        ),
+    ] = None,
     no_import: NoImport = False,
     timeout: Annotated[
         float | None,
@@ -111,6 +156,9 @@ def run(  # noqa: PLR0913, PLR0917 - one per option
     A larger one, and bytes, are described by type and shape. Control characters are escaped. A terminal shows a table
     in place of these lines. Errors and a summary go to stderr.
 
+    A named file of JSON Lines, Parquet or Arrow holds records: each is a request, whose keys are its columns. With --records so is each
+    line of a .csv or .txt and each row of a .npy.
+
     With --json every input gives one line: {"path": ..., "result": ...} or {"path": ..., "error":
     {"code": ..., "type": ..., "message": ...}}. Arrays become lists, bytes base64, NaN null,
     all else what pydantic writes for it. With --output "output", the path of the file, replaces "result".
@@ -121,38 +169,67 @@ def run(  # noqa: PLR0913, PLR0917 - one per option
       headrace run "S[DecodeMat,ResizeMat(64,64),EncodeMat]" photos/ --output small
       headrace run line.toml photos/ --set max=8 --set instance_num=2
       headrace run line.toml photos/ --out read.jsonl --resume
+      headrace run line.toml texts.jsonl --key id --data text --out vectors.parquet
       headrace run line.toml a.jpg 'scans/*.png' --json | jq .result
       curl -s https://example.org/a.jpg | headrace run line.toml -
     """  # noqa: D301 - typer keeps the lines after a backspace character
     if inputs[0].endswith(".toml") and not config.endswith(".toml") and _is_input(config):
         raise WrongArgument(f"CONFIG comes first: headrace run {inputs[0]} {config}")
+    read_records = partial(records_of, Columns(records, key, data))
     try:
-        check_arguments(inputs)
+        check_arguments(inputs, read_records)
     except WrongArgument as wrong:
         if is_file(config) and not Path(config).exists():
             raise WrongArgument(f"{_missing(config)}; {wrong}") from None
         raise
     source = source_of(config, settings or ())
     folder = None if output is None else Output(output, inputs)
-    if resume and out is None:
-        raise WrongArgument("--resume goes on with a file: --out FILE.jsonl or --out FILE.csv")
-    lines = None if out is None else OutFile(out, inputs, resume=resume)
-    with printing_warnings():
+    resume = resume or resume_anyway
+    _check_options(out, resume=resume, failed=failed, columns=columns)
+    how: dict[str, Any] = {"resume": resume, "again": failed, "wide": columns}
+    with ExitStack() as opened:
+        lines = None
+        if out is not None:
+            lines = opened.enter_context(OutFile(out, inputs, key=key or "path", **how))
+        opened.enter_context(printing_warnings())
         with showing_progress(not quiet) as bars, hinting_at_a_file(config):
             pipeline = headrace.pipe(source, allow_import=not no_import, progress=bars)
         root = context.find_root()
         shows = bool(root.params["traceback"])
         printer = ResultPrinter(json=json, traceback=shows, output=folder, out=lines)
-        work = _Run(pipeline, root.obj, printer, timeout=timeout, out=lines)
-        status = work.to_the_end(inputs, progress=not quiet)
+        expanded = partial(expand, inputs, read_records)
+        work = _Run(pipeline, expanded, root.obj, printer, timeout=timeout, out=lines)
+        if lines is not None:
+            files = [path for path in inputs if read_records(path) is not None]
+            with _closing_after_error(pipeline):
+                lines.begin(made_of(pipeline.config, files), anyway=resume_anyway)
+        status = work.to_the_end(progress=not quiet)
         if not quiet and status != BROKEN_PIPE:
-            print_message(work.summary(inputs))
+            print_message(work.summary())
             for advice in work.advice():
                 print_message(advice)
         if work.hangs():
             # At a normal exit the interpreter would wait for the hanging backend, and lose the exit status.
             exit_now(status)
     return status
+
+
+@contextlib.contextmanager
+def _closing_after_error(pipeline: headrace.Pipeline) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        pipeline.close(drain=False, timeout=CLOSE_S)
+        raise
+
+
+def _check_options(out: str | None, *, resume: bool, failed: bool, columns: bool) -> None:
+    """Refuse options that need another one."""
+    if out is None and (resume or failed or columns):
+        option = "--columns" if columns else "--failed" if failed else "--resume"
+        raise WrongArgument(f"{option} is about a file of results: --out FILE.jsonl")
+    if failed and not resume:
+        raise WrongArgument("--failed runs again what has failed before: it needs --resume")
 
 
 def _is_input(config: str) -> bool:
@@ -176,6 +253,7 @@ class _Run:
     def __init__(
         self,
         pipeline: headrace.Pipeline,
+        expanded: Callable[[], Iterator[Input]],
         interrupts: Interrupts,
         printer: ResultPrinter,
         *,
@@ -183,6 +261,7 @@ class _Run:
         out: OutFile | None = None,
     ) -> None:
         self.pipeline = pipeline
+        self._expanded = expanded
         self.out = out
         self.interrupts = interrupts
         interrupts.on_first = self._close
@@ -192,17 +271,19 @@ class _Run:
         self.seconds = 0.0
         self.interrupted = self._late = False
         self._advance: Callable[[], None] = _nothing
-        self._open: deque[tuple[Input, Future[Any] | InputError]] = deque()
+        self._begun: deque[tuple[Input, InputError | None]] = deque()
         self._window = _window(pipeline)
         self._ports = ports_of(pipeline)
 
-    def to_the_end(self, arguments: Sequence[str], *, progress: bool) -> int:
+    def to_the_end(self, *, progress: bool) -> int:
         """Run all inputs and close the pipeline; give the exit status."""
         drain = False
         started = time.perf_counter()
         try:
-            with self._bar(arguments) if progress else contextlib.nullcontext():
-                self._stream(expand(arguments))
+            with self._bar() if progress else contextlib.nullcontext():
+                self._stream(self._expanded())
+            if self.out is not None:
+                self.out.finish()
             failed = self.failed or (self.out is not None and self.out.failed)
             status = FAILED if failed else OK
             drain = True
@@ -212,8 +293,6 @@ class _Run:
             discard_stdout()
             status = BROKEN_PIPE
         finally:
-            if self.out is not None:
-                self.out.close()
             self.seconds = time.perf_counter() - started
             try:
                 self._close(drain=drain)
@@ -229,47 +308,51 @@ class _Run:
     def hangs(self) -> bool:
         """Return whether a backend still runs after the end, or hangs in its ``close``."""
         nodes = self.pipeline.stats()["nodes"].values()
-        return self._late or any(one["busy"] for node in nodes for one in node["instances"])
+        return self._late or any(part["busy"] for node in nodes for part in node["instances"])
 
     def _stream(self, inputs: Iterator[Input]) -> None:
-        for item in inputs:
-            if self.out is not None and self.out.holds(item.path):
-                self._advance()
-                continue
-            self._begin(item)
-            while self._open and (len(self._open) >= self._window or _done(self._open[0][1])):
-                self._print_next()
-        while self._open:
-            self._print_next()
-        sys.stdout.flush()
-
-    def _begin(self, item: Input) -> None:
+        answers = self.pipeline.map(
+            self._requests(inputs), ahead=self._window, timeout=self.timeout, on_error="give"
+        )
         try:
-            request = item.request(self._ports)
-        except InputError as error:
-            self._open.append((item, error))
-            return
-        # No more requests are open than the queue takes (`_window`), so `submit` does not wait here.
-        try:
-            with self.interrupts.held():
-                self._open.append((item, self.pipeline.submit(request, timeout=self.timeout)))
+            for answer in answers:
+                if self.interrupts.came:
+                    raise KeyboardInterrupt
+                self._print_refused()
+                self._print(self._begun.popleft()[0], answer)
         except ClosedError:
             if self.interrupts.came:
                 raise KeyboardInterrupt from None
             raise
+        self._print_refused()
+        sys.stdout.flush()
 
-    def _print_next(self) -> None:
-        item, outcome = self._open[0]
-        if not _done(outcome):
-            sys.stdout.flush()
-        error = outcome if isinstance(outcome, InputError) else outcome.exception()
-        if self.interrupts.came:
-            raise KeyboardInterrupt
-        self._open.popleft()
-        if error is None and not isinstance(outcome, InputError):
+    def _requests(self, inputs: Iterator[Input]) -> Iterator[dict[str, Any]]:
+        """Give the requests of the inputs. An input that is none is printed in its turn."""
+        for item in inputs:
+            if self.out is not None and self.out.holds(item.path):
+                self._advance()
+                continue
+            try:
+                request = item.request(self._ports)
+            except InputError as error:
+                self._begun.append((item, error))
+                continue
+            self._begun.append((item, None))
+            sys.stdout.flush()  # for who reads what has come while the next ones run
+            yield request
+
+    def _print_refused(self) -> None:
+        """Print the errors of inputs that come before the next answer."""
+        while self._begun and self._begun[0][1] is not None:
+            self._print(*self._begun.popleft())
+
+    def _print(self, item: Input, answer: Any) -> None:
+        error = answer if isinstance(answer, Exception) else None
+        if error is None:
             self.ok += 1  # before it is printed: Ctrl-C may come right after the line
             try:
-                self.printer.result(item, outcome.result().get("result"))
+                self.printer.result(item, answer.get("result"))
             except RequestError as unwritten:
                 self.ok -= 1
                 error = unwritten
@@ -279,11 +362,11 @@ class _Run:
         self._advance()
 
     @contextlib.contextmanager
-    def _bar(self, arguments: Sequence[str]) -> Iterator[None]:
+    def _bar(self) -> Iterator[None]:
         """Show a progress bar if stderr is a terminal and stdout is none: its lines would break up the bar."""
         total = 0
         if sys.stderr.isatty() and (self.out is not None or not sys.stdout.isatty()):
-            total = sum(1 for _ in expand(arguments))
+            total = sum(1 for _ in self._expanded())
         if total < 2:
             yield
             return
@@ -292,19 +375,19 @@ class _Run:
         with progress_bar(total) as (self._advance, self.printer.print_error):
             yield
 
-    def summary(self, arguments: Sequence[str]) -> str:
+    def summary(self) -> str:
         """Return the number of requests, their rate, and the sizes of their batches."""
         answered = self.ok + self.failed
         rate = answered / self.seconds if self.seconds > 0 else 0.0
         text = f"{counted(answered, 'request')}: {self.ok} ok, {self.failed} failed"
         if self.interrupted:
             answered += 0 if self.out is None else self.out.stood
-            inputs = islice(expand(arguments), answered, answered + MOST_COUNTED)
+            inputs = islice(self._expanded(), answered, answered + MOST_COUNTED)
             left = sum(1 for _ in inputs)
             text += f", {'at least ' if left == MOST_COUNTED else ''}{left} not done"
             text = f"interrupted; {text}"
         if self.out is not None and self.out.stood:
-            text += f"; {counted(self.out.stood, 'line')} stood there, {self.out.failed} failed"
+            text += f"; {counted(self.out.stood, 'input')} done before, {self.out.failed} of them failed"
         text += f"; {self.seconds:.2f} s, {rate:.1f} requests per second"
         nodes = self.pipeline.stats()["nodes"].items()
         ran = {name: node["batch_size"]["mean"] for name, node in nodes if node["batches"]}
@@ -323,10 +406,6 @@ def _nothing() -> None:
     """Show no progress."""
 
 
-def _done(outcome: Future[Any] | InputError) -> bool:
-    return isinstance(outcome, InputError) or outcome.done()
-
-
 def _window(pipeline: headrace.Pipeline) -> int:
     """Return how many requests to keep open: full batches for all instances, and the next ones waiting.
 
@@ -334,6 +413,6 @@ def _window(pipeline: headrace.Pipeline) -> int:
     """
     built = pipeline.describe()["nodes"].values()
     batches: int = sum(node["instance_num"] * (node["range"][1] or LEAST_WINDOW) for node in built)
-    asked = pipeline.config.plan().nodes.values()
-    room: int = min(node.keys.queue_size for node in asked)
+    nodes = pipeline.config.plan().nodes.values()
+    room: int = min(node.keys.queue_size for node in nodes)
     return max(1, min(room, max(LEAST_WINDOW, 4 * batches)))

@@ -181,10 +181,10 @@ def _add_closed(
 def _translated_keys() -> dict[str, Any]:
     """Return the keys that plugins translate, which may hold anything. Words begin with a capital letter."""
     return {
-        key: {"description": f"Translated by {one.distribution} into keys of Headrace."}
-        for one in all_plugins()
-        if one.usable
-        for key in one.offers["rewriters"]
+        key: {"description": f"Translated by {plugin.distribution} into keys of Headrace."}
+        for plugin in all_plugins()
+        if plugin.usable
+        for key in plugin.offers["rewriters"]
         if key[:1].islower()
     }
 

@@ -35,19 +35,19 @@ def source_file(name: str) -> str:
     from urllib.parse import urlsplit
     from urllib.request import url2pathname  # it loads a client of HTTP, which no listing needs
 
-    told = _origin(name)
-    if "dir_info" not in told:
+    origin = _origin(name)
+    if "dir_info" not in origin:
         raise WrongArgument(
             f"--write: {name} is not installed from its source folder. "
             f"Install it from there, or name the file: --certificate FOLDER/{FILE}"
         )
-    return str(Path(url2pathname(urlsplit(told["url"]).path)) / FILE)
+    return str(Path(url2pathname(urlsplit(origin["url"]).path)) / FILE)
 
 
 def _origin(name: str) -> dict[str, Any]:
     """Return from where pip installed a distribution: empty where that is an index or a file of links."""
-    told: dict[str, Any] = read_json(distribution(name).read_text("direct_url.json") or "{}")
-    return told
+    origin: dict[str, Any] = read_json(distribution(name).read_text("direct_url.json") or "{}")
+    return origin
 
 
 def judged_here(plugins: Iterable[Plugin]) -> dict[str, Any]:
@@ -74,8 +74,8 @@ def without_places(certificates: str, plugins: Iterable[Plugin]) -> str:
 
 def _places(plugin: Plugin) -> set[tuple[Path, Path]]:
     """Return the outermost packages or files beside the backends of a plugin, and the folder from which each is imported."""
-    found = {_place(path.partition(":")[0]) for path in plugin.backends.values()}
-    return {(place, place.parents[depth]) for place, depth in filter(None, found)}
+    places = {_place(path.partition(":")[0]) for path in plugin.backends.values()}
+    return {(place, place.parents[depth]) for place, depth in filter(None, places)}
 
 
 def _modules(plugin: Plugin) -> dict[str, str]:
@@ -106,13 +106,13 @@ def _place(module: str) -> tuple[Path, int] | None:
 def _libraries(plugin: Plugin) -> dict[str, str]:
     """Return the versions of the installed libraries that a plugin requires, with any of its extras."""
     extras = distribution(plugin.distribution).metadata.get_all("Provides-Extra") or ()
-    names = sorted({one.name for one in required(plugin.requires, extras)})
+    names = sorted({need.name for need in required(plugin.requires, extras)})
     return {name: have for name in names if (have := _installed(name)) is not None}
 
 
 def _installed(name: str) -> str | None:
-    found = next(iter(distributions(name=name)), None)
-    return None if found is None else version_of(found)
+    dist = next(iter(distributions(name=name)), None)
+    return None if dist is None else version_of(dist)
 
 
 def certificate_of(plugin: Plugin) -> tuple[dict[str, Any] | None, Finding | None]:
@@ -124,13 +124,13 @@ def certificate_of(plugin: Plugin) -> tuple[dict[str, Any] | None, Finding | Non
         text = distribution(plugin.distribution).read_text(f"extra_metadata/{FILE}")
         if text is None:
             return None, None
-        told = read_json(text)
-        own = told["distributions"][plugin.distribution]
+        document = read_json(text)
+        own = document["distributions"][plugin.distribution]
         difference = _difference(plugin, own["modules"], own["libraries"])
         if difference is not None:
             return None, difference
-        ran = {name: str(told[name]) for name in ("kit", "headrace", "python", "platform", "date")}
-        good = {c["backend"] for c in told["certificates"] if c["certified"]}
+        ran = {key: str(document[key]) for key in ("kit", "headrace", "python", "platform", "date")}
+        good = {c["backend"] for c in document["certificates"] if c["certified"]}
         return {**ran, "backends": sorted(good & {*plugin.backends})}, None
     except PackageNotFoundError:
         return None, None
@@ -168,9 +168,9 @@ def _outdated(plugin: Plugin, reason: str) -> Finding:
 def outdated(plugins: Iterable[Plugin]) -> Iterator[Finding]:
     """Report certificates that do not hold here."""
     for plugin in plugins:
-        _, found = certificate_of(plugin)
-        if found is not None:
-            yield found
+        _, row = certificate_of(plugin)
+        if row is not None:
+            yield row
 
 
 def row(plugin: Plugin) -> dict[str, Any]:
@@ -180,10 +180,10 @@ def row(plugin: Plugin) -> dict[str, Any]:
 
 def sentence(plugin: Plugin) -> str | None:
     """Say who certified a plugin, if anybody did."""
-    found, _ = certificate_of(plugin)
-    if found is None:
+    facts, _ = certificate_of(plugin)
+    if facts is None:
         return None
-    good, every = len(found["backends"]), len(plugin.backends)
+    good, every = len(facts["backends"]), len(plugin.backends)
     some = "" if good == every else f"{good} of {counted(every, 'backend')} "
-    where = f"Python {found['python']}, {found['platform']}"
-    return f"{some}certified by headrace-testing {found['kit']} on {found['date']} ({where})"
+    where = f"Python {facts['python']}, {facts['platform']}"
+    return f"{some}certified by headrace-testing {facts['kit']} on {facts['date']} ({where})"

@@ -68,20 +68,20 @@ def examined(among: Sequence[Plugin] | None = None) -> tuple[list[Finding], list
 
 def _lacking_libraries(plugin: Plugin) -> Iterator[Finding]:
     """Report what libraries of Headrace lack that a plugin requires: they offer nothing, and have no findings."""
-    waiting, seen = [*required(plugin.requires)], {"headrace"}
+    waiting, names = [*required(plugin.requires)], {"headrace"}
     while waiting:
-        wanted = waiting.pop(0)
-        name = str(canonicalize_name(wanted.name))
+        need = waiting.pop(0)
+        name = str(canonicalize_name(need.name))
         of_ours = (
             next(iter(distributions(name=name)), None) if name.startswith("headrace-") else None
         )
-        if of_ours is None or name in seen:
+        if of_ours is None or name in names:
             continue
-        seen.add(name)
+        names.add(name)
         requires = of_ours.requires or ()
-        for reason, remedy in missing_requirements(requires, wanted.extras, name):
+        for reason, remedy in missing_requirements(requires, need.extras, name):
             yield finding_about(plugin, "missing_dependency", reason, remedy)
-        waiting += required(requires, wanted.extras)
+        waiting += required(requires, need.extras)
 
 
 def _overlaps(plugin: Plugin, owners: _Owners) -> Iterator[Finding]:
@@ -122,11 +122,11 @@ class _Owners:
                 self._by_package = packages_distributions()
             except Exception:  # noqa: BLE001 - one distribution's list of files is broken: nobody is told of rivals
                 self._by_package = {}
-        wanted = set(map(_name, requires))
+        needs = set(map(_name, requires))
         for package, brought in self._by_package.items():
             names = sorted({str(canonicalize_name(distribution)) for distribution in brought})
             # Several distributions may share a namespace package, which has no file of its own.
-            if len(names) > 1 and wanted & set(names) and _has_a_file(package):
+            if len(names) > 1 and needs & set(names) and _has_a_file(package):
                 yield package, names
 
 
@@ -139,7 +139,7 @@ def _name(requirement: str) -> str:
 
 def _has_a_file(package: str) -> bool:
     try:
-        found = importlib.util.find_spec(package)
+        spec = importlib.util.find_spec(package)
     except (ImportError, ValueError):
         return False
-    return found is not None and found.origin is not None
+    return spec is not None and spec.origin is not None

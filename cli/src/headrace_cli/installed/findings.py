@@ -32,6 +32,7 @@ NOUNS = {
     "apis": "API",
     "readers": "kind of file",
     "fetchers": "scheme",
+    "records": "file of records",
 }
 """What plugins offer besides backends, and the word for an entry of each kind."""
 
@@ -79,15 +80,15 @@ def findings() -> list[Finding]:
     ]
 
 
-def with_states(plugins: Iterable[Plugin], found: Sequence[Finding]) -> list[Plugin]:
+def with_states(plugins: Iterable[Plugin], findings: Sequence[Finding]) -> list[Plugin]:
     """Return plugins with new states: the first finding about a plugin that is ok is its state."""
-    return [_with_state(plugin, found) for plugin in plugins]
+    return [_with_state(plugin, findings) for plugin in plugins]
 
 
-def _with_state(plugin: Plugin, found: Sequence[Finding]) -> Plugin:
-    for one in found if plugin.state == "ok" else ():
-        if plugin.distribution in (one.distribution, *one.others):
-            return replace(plugin, state=one.kind, reason=one.reason, remedy=one.remedy)
+def _with_state(plugin: Plugin, findings: Sequence[Finding]) -> Plugin:
+    for finding in findings if plugin.state == "ok" else ():
+        if plugin.distribution in (finding.distribution, *finding.others):
+            return replace(plugin, state=finding.kind, reason=finding.reason, remedy=finding.remedy)
     return plugin
 
 
@@ -133,7 +134,7 @@ _COMMAND = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 def _clashes(plugins: Sequence[Plugin]) -> Iterator[Finding]:
     """Report names that several plugins offer, or that core has."""
     own = core()
-    yield from _names_taken("backend", [(one, one.backends) for one in plugins], own.backends)
+    yield from _names_taken("backend", [(p, p.backends) for p in plugins], own.backends)
     for kind, noun in NOUNS.items():
         tables = [(plugin, plugin.offers[kind]) for plugin in plugins]
         yield from _names_taken(noun, tables, own.offers[kind])
@@ -195,17 +196,17 @@ def missing_requirements(
     from importlib.metadata import distributions
 
     reader = f"{library}, which it requires, requires" if library else "it requires"
-    for wanted in required(requires, extras):
-        if library is None and canonicalize_name(wanted.name) == "headrace":
+    for need in required(requires, extras):
+        if library is None and canonicalize_name(need.name) == "headrace":
             continue  # the state of the plugin says whether that fits
-        distribution = next(iter(distributions(name=wanted.name)), None)
-        if distribution is None and _can_be_imported(wanted.name):
+        distribution = next(iter(distributions(name=need.name)), None)
+        if distribution is None and _can_be_imported(need.name):
             continue  # another distribution contains the same package, such as `lib-gpu` for `lib`
-        wish = f"{wanted.name}{wanted.specifier}"
-        remedy = f'Install it: pip install "{str(wanted).partition(";")[0].strip()}"'
+        wish = f"{need.name}{need.specifier}"
+        remedy = f'Install it: pip install "{str(need).partition(";")[0].strip()}"'
         if distribution is None:
             yield f"{reader} {wish}, which is not installed", remedy
-        elif not _contains(wanted, version := version_of(distribution)):
+        elif not _contains(need, version := version_of(distribution)):
             yield f"{reader} {wish}, installed is {version}", remedy
 
 
@@ -213,30 +214,30 @@ def required(requires: Iterable[str], extras: Iterable[str] = ()) -> Iterator[Re
     """Return the requirements that apply to this Python, this system and these extras; invalid ones name no library."""
     for text in requires:
         try:
-            wanted = Requirement(text)
+            need = Requirement(text)
         except InvalidRequirement:
             continue
-        marker = wanted.marker
-        if marker is None or any(marker.evaluate({"extra": one}) for one in ("", *extras)):
-            yield wanted
+        marker = need.marker
+        if marker is None or any(marker.evaluate({"extra": name}) for name in ("", *extras)):
+            yield need
 
 
-def version_of(found: Distribution) -> str:
+def version_of(dist: Distribution) -> str:
     """Return the version of a library, read from the name of its folder where that has one."""
-    folder = _FOLDER.fullmatch(getattr(getattr(found, "_path", None), "name", ""))
-    return folder[1] if folder is not None else found.version
+    folder = _FOLDER.fullmatch(getattr(getattr(dist, "_path", None), "name", ""))
+    return folder[1] if folder is not None else dist.version
 
 
-def _contains(wanted: Requirement, version: str) -> bool:
+def _contains(need: Requirement, version: str) -> bool:
     try:
-        return wanted.specifier.contains(version, prereleases=True)
+        return need.specifier.contains(version, prereleases=True)
     except InvalidVersion:
         return True  # a version that does not follow the rules of PEP 440 cannot be compared
 
 
 def _can_be_imported(distribution: str) -> bool:
     try:
-        found = importlib.util.find_spec(canonicalize_name(distribution).replace("-", "_"))
+        spec = importlib.util.find_spec(canonicalize_name(distribution).replace("-", "_"))
     except (ImportError, ValueError):
         return False
-    return found is not None and found.origin is not None
+    return spec is not None and spec.origin is not None

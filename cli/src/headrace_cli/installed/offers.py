@@ -62,7 +62,7 @@ def _check_class(kind: str, offered: Any) -> None:
     """Raise TypeError when an object is not of its kind: a class of its kind, a function or a table."""
     from headrace.policies import BatchPolicy, DispatchPolicy
 
-    if kind in ("rewriters", "readers", "fetchers", "apis"):
+    if kind in ("rewriters", "readers", "fetchers", "records", "apis"):
         if not (isinstance(offered, dict) if kind == "apis" else callable(offered)):
             raise TypeError("is no table of routes" if kind == "apis" else "is no function")
         return

@@ -39,7 +39,7 @@ BELOW = {name: f"observe {name}" for name in ("gpus", "inspect", "why")}
 
 def commands_of_plugins() -> list[tuple[str, Plugin]]:
     """Return the name of every command of plugins, with its plugin."""
-    return [(name, one) for one in headrace.plugins.installed() for name in one.offers["commands"]]
+    return [(name, p) for p in headrace.plugins.installed() for name in p.offers["commands"]]
 
 
 def command_named(name: str) -> _Lazy | None:
@@ -62,8 +62,8 @@ def command_named(name: str) -> _Lazy | None:
 def for_completion(name: str) -> Any:
     """Find the command of a plugin whose options a shell completes; None if it cannot be had, or is another click's."""
     with contextlib.suppress(Exception):  # a traceback would get into the line that the user writes
-        found = command_named(name)
-        command = found and found.itself()
+        plugin = command_named(name)
+        command = plugin and plugin.itself()
         if isinstance(command, (TyperCommand, TyperGroup)):
             return command
     return None
@@ -83,8 +83,8 @@ class _Lazy(Command):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Leave the arguments to the command itself."""
-        ctx.args = given = list(args)
-        return given
+        ctx.args = words = list(args)
+        return words
 
     def invoke(self, ctx: Any) -> int:
         """Import the command and run it; give the exit status."""
@@ -97,18 +97,18 @@ def as_command(path: str, plugin: Plugin) -> Any:
     Raises:
         PluginError: The object cannot be imported, or no command can be made of it.
     """
-    given = plugin.load(path)
-    if callable(getattr(given, "main", None)) and callable(getattr(given, "make_context", None)):
-        return given  # a command of click or of typer
+    value = plugin.load(path)
+    if callable(getattr(value, "main", None)) and callable(getattr(value, "make_context", None)):
+        return value  # a command of click or of typer
     hint = "It is a typer.Typer, a click command, or a function that typer can read."
-    if not callable(given):
+    if not callable(value):
         raise PluginError(
-            f"no command can be made of {path!r}: {type(given).__name__} cannot be called",
+            f"no command can be made of {path!r}: {type(value).__name__} cannot be called",
             distribution=plugin.distribution,
             hint=hint,
         )
     try:
-        return made_command(given)
+        return made_command(value)
     except Exception as error:
         raise PluginError(
             f"no command can be made of {path!r}: {type(error).__name__}: {error}",
@@ -117,14 +117,14 @@ def as_command(path: str, plugin: Plugin) -> Any:
         ) from error
 
 
-def made_command(found: Any, **settings: Any) -> Any:
+def made_command(value: Any, **settings: Any) -> Any:
     """Make a command of a function or of a ``typer.Typer``, as typer reads them."""
-    app = found
-    if not isinstance(found, typer.Typer):
+    app = value
+    if not isinstance(value, typer.Typer):
         app = typer.Typer(
             add_completion=False, rich_markup_mode=None, context_settings=CONTEXT_SETTINGS
         )
-        app.command(cls=Command, **settings)(found)
+        app.command(cls=Command, **settings)(value)
     return readable(typer.main.get_command(app))
 
 

@@ -25,9 +25,9 @@ def summary(path: str, plugin: Plugin) -> str:
         plugin: The plugin that offers it.
     """
     module, _, name = path.partition(":")
-    said = _said(module, name)
+    text = _said(module, name)
     comes_with = f"Comes with {plugin.distribution}."
-    return f"{said} ({plugin.distribution})" if said else comes_with
+    return f"{text} ({plugin.distribution})" if text else comes_with
 
 
 def _said(module: str, name: str) -> str:
@@ -52,15 +52,15 @@ def _said(module: str, name: str) -> str:
 
 def _is_callback(node: ast.FunctionDef, name: str) -> bool:
     """Return whether a function has the decorator ``@name.callback(...)``."""
-    called = [one.func for one in node.decorator_list if isinstance(one, ast.Call)]
-    return any(ast.unparse(one) == f"{name}.callback" for one in called)
+    called = [call.func for call in node.decorator_list if isinstance(call, ast.Call)]
+    return any(ast.unparse(func) == f"{name}.callback" for func in called)
 
 
 def _assigned(node: ast.Assign, name: str) -> str:
     """Return the text in ``name = Typer(help="...")`` or ``name.info.help = "..."``; "" for another statement."""
     target, value = ast.unparse(node.targets[0]), node.value
     if target == name and isinstance(value, ast.Call):
-        value = next((one.value for one in value.keywords if one.arg == "help"), value)
+        value = next((word.value for word in value.keywords if word.arg == "help"), value)
     elif target != f"{name}.info.help":
         return ""
     return value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else ""

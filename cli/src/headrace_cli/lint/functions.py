@@ -36,8 +36,8 @@ def misspelt(plan: dict[str, Any]) -> Iterator[Problem]:
     Args:
         plan: What `headrace.explain` says of a configuration.
     """
-    for node, said in plan["nodes"].items():
-        for function in sorted({name for key in said for name in _functions(said[key])}):
+    for node, texts in plan["nodes"].items():
+        for function in sorted({name for key in texts for name in _functions(texts[key])}):
             module, _, name = function.partition(":")
             name = name.partition(".")[0]
             names = _names(module)
@@ -76,7 +76,7 @@ def _names(module: str) -> set[str] | None:
     used |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
     if _DYNAMIC & (bound | used):
         return None
-    return bound | {one.name for one in iter_modules(spec.submodule_search_locations or [])}
+    return bound | {module.name for module in iter_modules(spec.submodule_search_locations or [])}
 
 
 def spec_of(module: str) -> ModuleSpec | None:

@@ -26,39 +26,39 @@ def mismatches(
         row: Backends that get the result of the one before.
         built: What each of them has said since it was built. A model with one input says its dtype and shape.
     """
-    given = giver = ""
+    gives = giver = ""
     sides: Any = None
     for number, part in enumerate(row):
-        wanted = _said(part, "Reads", "data")
+        reads = _said(part, "Reads", "data")
         port = _only_input(built[number]) if built else {}
-        wanted = f"{port['dtype']} {port['shape']}".replace("None", "*") if port else wanted
-        if given and wanted and not (_fit(given, wanted) and _fit_sides(sides, port)):
+        reads = f"{port['dtype']} {port['shape']}".replace("None", "*") if port else reads
+        if gives and reads and not (_fit(gives, reads) and _fit_sides(sides, port)):
             size = f" of {sides[0]} x {sides[1]}" if sides and port else ""
-            yield giver, given + size, part.name, wanted
+            yield giver, gives + size, part.name, reads
         written = _said(part, "Writes", "result")
-        sides = _sides_after(sides, part, wanted, written)
+        sides = _sides_after(sides, part, reads, written)
         if not written.lower().startswith("same"):
-            given, giver = written, part.name
-        elif not _told(given):  # it passes on what it reads
-            given, giver = wanted, part.name
+            gives, giver = written, part.name
+        elif not _told(gives):  # it passes on what it reads
+            gives, giver = reads, part.name
 
 
-def _only_input(said: Mapping[str, Any]) -> dict[str, Any]:
+def _only_input(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return dtype and shape of the only input of a model, from the answer of its backend to ``describe``."""
-    ports = said.get("inputs")
+    ports = facts.get("inputs")
     port = next(iter(ports.values())) if isinstance(ports, dict) and len(ports) == 1 else None
     return port if isinstance(port, dict) and {"dtype", "shape"} <= {*port} else {}
 
 
 def _sides_after(
-    sides: tuple[Any, ...] | None, taker: Element, wanted: str, written: str
+    sides: tuple[Any, ...] | None, taker: Element, reads: str, written: str
 ) -> tuple[Any, ...] | None:
     """Return height and width of a picture behind a backend: those that its options name, or as before; None if unknown."""
     axes = re.search(r"\[(?:[C13], )?(\w+), (\w+)(?:, [C13])?\]", written)
     if axes is None:
         return None
     if axes.groups() == ("H", "W"):
-        return sides if "H, W" in wanted else None
+        return sides if "H, W" in reads else None
     lengths = tuple(getattr(taker.options, name, None) for name in axes.groups())
     return lengths if all(isinstance(side, int) for side in lengths) else None
 
@@ -73,26 +73,26 @@ def _fit_sides(sides: Any, port: Mapping[str, Any]) -> bool:
     return all(side in (None, own) for side, own in zip(taken, sides, strict=True))
 
 
-def _said(one: Element, section: str, key: str) -> str:
+def _said(part: Element, section: str, key: str) -> str:
     """Return what the documentation of a class says of a key, its first sentence without marks."""
-    text = re.sub(r"\s+", " ", (one.cls.__doc__ or "").partition(f" {section}:")[2])
+    text = re.sub(r"\s+", " ", (part.cls.__doc__ or "").partition(f" {section}:")[2])
     text = re.split(r" (?:Writes|Batch):", text)[0]
-    found = re.match(rf".*?\b{key}: (.*?)(?:\.(?: |$)| [a-z_]+: |$)", text)
-    said = found[1].replace("`", "") if found else ""
-    other = re.search(r", with (\w+)=(\w+) ", said)  # what an option makes of it
-    unset = other and str(getattr(one.options, other[1], None)) != other[2]
-    return said[: other.start()] if other and unset else said
+    match = re.match(rf".*?\b{key}: (.*?)(?:\.(?: |$)| [a-z_]+: |$)", text)
+    facts = match[1].replace("`", "") if match else ""
+    other = re.search(r", with (\w+)=(\w+) ", facts)  # what an option makes of it
+    unset = other and str(getattr(part.options, other[1], None)) != other[2]
+    return facts[: other.start()] if other and unset else facts
 
 
-def _fit(given: str, wanted: str) -> bool:
+def _fit(gives: str, reads: str) -> bool:
     """Return whether a value may be of both types; one that begins with bytes holds a file."""
-    if not (_told(given) and _told(wanted)):
+    if not (_told(gives) and _told(reads)):
         return True
-    if given.startswith("bytes") or wanted.startswith("bytes"):
-        return given.startswith("bytes") and wanted.startswith("bytes")
+    if gives.startswith("bytes") or reads.startswith("bytes"):
+        return gives.startswith("bytes") and reads.startswith("bytes")
     for kind in (_DTYPES, _IMAGES):
         name, other = (
-            {re.sub(r"\d]", "C]", text) for text in kind.findall(said)} for said in (given, wanted)
+            {re.sub(r"\d]", "C]", text) for text in kind.findall(words)} for words in (gives, reads)
         )
         if name and other and not name & other:
             return False

@@ -68,7 +68,7 @@ def explained(config: headrace.PipelineConfig) -> dict[str, Any]:
     """Return what `headrace.explain` gives, with all warnings."""
     return {
         **headrace.explain(config),
-        "warnings": [one.to_dict() for one in warnings_about(config)],
+        "warnings": [w.to_dict() for w in warnings_about(config)],
     }
 
 
@@ -112,11 +112,11 @@ def _of_keys(name: str, node: NodePlan) -> Iterator[_Warning]:
         )
         hint = "Set batching_timeout (milliseconds) to wait for company, or pad = true."
         yield "min_without_wait", "min", text, hint
-    asked, most = keys["max"], node.tree.range[1]
-    if asked.origin == "node" and most is not None and asked.value > most:
+    limit, most = keys["max"], node.tree.range[1]
+    if limit.origin == "node" and most is not None and limit.value > most:
         leaves = [e for e in node.tree.walk() if e.range[1] == most and not e.children]
         limits = leaves[0].name if leaves else node.tree.name
-        text = f"max is {asked.value}, and {limits} takes at most {most}: no batch has more"
+        text = f"max is {limit.value}, and {limits} takes at most {most}: no batch has more"
         yield "max_cut", "max", text, f"Set max = {most}, or leave it out."
     # The instances take them in turn.
     devices = keys["device"].value
@@ -147,9 +147,9 @@ def _of_units(node: NodePlan, *, fed: bool) -> Iterator[_Warning]:
 
 def _of_types(elements: _Elements, built: Mapping[str, Any] | None) -> Iterator[_Warning]:
     """Warn of a backend of an ``S`` that does not read what the one before it writes."""
-    said = [*_walk(built["tree"])] if built else []
-    same = len(said) == len(elements.tree)  # a container that builds elsewhere may tell of others
-    told = dict(zip(elements.tree, said, strict=True)) if same else {}
+    facts = [*_walk(built["tree"])] if built else []
+    same = len(facts) == len(elements.tree)  # a container that builds elsewhere may tell of others
+    by_part = dict(zip(elements.tree, facts, strict=True)) if same else {}
     for part in elements.tree:
         plain = (
             part.name == "S"
@@ -157,10 +157,10 @@ def _of_types(elements: _Elements, built: Mapping[str, Any] | None) -> Iterator[
             and not any(c.children for c in part.children)
         )
         children = part.children if plain else ()
-        for giver, given, taker, wanted in mismatches(
-            children, [told.get(child, {}) for child in children]
+        for giver, gives, taker, reads in mismatches(
+            children, [by_part.get(child, {}) for child in children]
         ):
-            text = f"{taker} reads {wanted}, and {giver} before it gives {given}: requests fail"
+            text = f"{taker} reads {reads}, and {giver} before it gives {gives}: requests fail"
             yield "types", "backend", text, "Change their order, or convert between them."
 
 
@@ -178,8 +178,8 @@ def _of_devices(node: NodePlan, elements: _Elements) -> Iterator[_Warning]:
     on_cpu = [element.name for element in computing if _ignores(value, element)]
     if not value.startswith("cpu") and computing and len(on_cpu) == len(computing):
         names = ", ".join(dict.fromkeys(on_cpu))
-        what = f"{names}: this node computes on the CPU, whatever device says"
-        yield "device_unused", "device", what, "Leave device out."
+        text = f"{names}: this node computes on the CPU, whatever device says"
+        yield "device_unused", "device", text, "Leave device out."
 
 
 def _ignores(device: str, element: Element) -> bool:
@@ -245,8 +245,8 @@ def _of_classes(node: NodePlan, elements: _Elements) -> Iterator[_Warning]:
 
                 texts = [f"{element.name}: lint raised {error_text(error)}"]
             for text in texts:
-                told = text if isinstance(text, Problem) else Problem("backend_warning", str(text))
-                yield told.code, "backend", told.message, told.hint or ""
+                item = text if isinstance(text, Problem) else Problem("backend_warning", str(text))
+                yield item.code, "backend", item.message, item.hint or ""
 
 
 def _of_map(plan: Plan, elements: dict[str, _Elements], name: str) -> Iterator[_Warning]:
@@ -274,7 +274,7 @@ def _keys_at_end(plan: Plan, elements: dict[str, _Elements], name: str) -> set[s
         way.append(before[0])
     targets = (to for pairs in links[way[-1]].map.values() for to in pairs.values())
     listed = ([to] if isinstance(to, str) else to for to in targets)
-    keys = {RESULT, CONTEXT, REQUEST_ID, *(key for one in listed for key in one)}
+    keys = {RESULT, CONTEXT, REQUEST_ID, *(key for name in listed for key in name)}
     entered = {target for link in links.values() for target in link.reposts}
     for node in way:
         if links[node].otherwise or node in entered:

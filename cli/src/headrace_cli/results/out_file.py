@@ -1,120 +1,217 @@
-"""A file with a line for each input, at whose end a later run goes on: ``headrace run --out FILE --resume``."""
+"""A file with all results of a run, at whose end a later run goes on: ``headrace run --out FILE --resume``."""
 
 from __future__ import annotations
 
-import csv
-import hashlib
-import io
+import importlib
+import importlib.util
 import json
-from array import array
-from bisect import bisect_left
+import os
+from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace_cli.console import WrongArgument
 from headrace_cli.inputs import is_folder
-from headrace_cli.printing import as_json, escaped, shown
+from headrace_cli.results.rows import CsvRows, NumpyRows, Rows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-_COLUMNS = ["path", "result", "error"]
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+SUFFIXES = (".jsonl", ".csv", ".parquet", ".npy")
+
+_BATCH_ROWS = 1024
 
 
 class OutFile:
-    """Appends a line per input to a file: JSON in ``.jsonl``, else the columns path, result and error in ``.csv``.
+    """Results in ``x.jsonl``, errors in ``x.errors.jsonl``, and in ``x.jsonl.run`` what they were made of.
 
-    A finished input takes 8 bytes of memory: a part of a hash of its path. Two of a million paths are equal in it with a
-    probability below 1e-7.
+    Errors of ``x.csv`` are in ``x.csv.errors.jsonl``. A Parquet file is written at the end, of ``x.parquet.rows``.
 
     Args:
         file: The file.
         arguments: The arguments that name the inputs, whose folders must not hold the file.
-        resume: Whether the file may hold lines already, whose inputs are passed by. A last line without end is removed.
+        resume: Whether the file may hold results already, whose inputs are passed by.
+        again: Whether inputs that have failed are run again.
+        wide: Whether each value in a result has a column of a CSV.
+        key: What the name of an input is called.
 
     Attributes:
-        stood, failed: How many lines stood there, and how many of them are errors.
+        stood, failed: How many inputs are passed by, and how many of them have failed.
 
     Raises:
-        WrongArgument: The file has another suffix, lies in a folder of inputs, holds something else, or is there without ``resume``.
+        WrongArgument: The file has another suffix, lies in a folder of inputs, holds something else, or is there without
+            ``resume``, or another process writes it.
     """
 
-    def __init__(self, file: str, arguments: Sequence[str], *, resume: bool) -> None:
-        self._path, self._is_csv = Path(file), file.endswith(".csv")
-        self._done = array("Q")
-        self.stood = self.failed = 0
-        if not file.endswith((".jsonl", ".csv")):
-            raise WrongArgument(f"--out {file}: expected a name that ends in .jsonl or .csv")
-        for folder in filter(is_folder, arguments):
-            if self._path.resolve().is_relative_to(Path(folder).resolve()):
-                raise WrongArgument(f"--out {file}: it lies in {folder!r}, whose files are inputs")
-        if not resume and self._path.exists() and self._path.stat().st_size:
-            raise WrongArgument(
-                f"--out {file}: it is there; --resume goes on where it ends, or remove it"
+    def __init__(
+        self,
+        file: str,
+        arguments: Sequence[str],
+        *,
+        resume: bool = False,
+        again: bool = False,
+        wide: bool = False,
+        key: str = "path",
+    ) -> None:
+        self._path = path = Path(file)
+        self._rows_path = _checked(path, arguments, resume=resume, again=again)
+        stem = path.stem if path.suffix == ".jsonl" else path.name
+        self._errors_path = path.with_name(f"{stem}.errors.jsonl")
+        self._rows: Rows | NumpyRows
+        with ExitStack() as opened:
+            self._run = opened.enter_context(
+                path.with_name(f"{path.name}.run").open("a+", encoding="utf-8")
             )
-        self._read()
-        self._stream = open(file, "a", 1, "utf-8", "surrogateescape", "\n")  # noqa: PTH123, SIM115 - closed at the end
-        if self._is_csv and not self._path.stat().st_size:
-            self._stream.write(_row(_COLUMNS))
+            self._lock()
+            if again or not resume:
+                self._errors_path.unlink(missing_ok=True)
+            self._errors = Rows(self._errors_path, key)
+            opened.callback(self._errors.close)
+            if path.suffix == ".npy":
+                self._rows = NumpyRows(path)
+            elif path.suffix == ".csv":
+                self._rows = CsvRows(path, key, wide=wide)
+            else:
+                self._rows = Rows(self._rows_path, key)
+            opened.callback(self._rows.close)
+            self._opened = opened.pop_all()
+        self.failed = self._errors.stood
+        self.stood = self._rows.stood + (0 if path.suffix == ".npy" else self.failed)
 
-    def close(self) -> None:
-        """Close the file."""
-        self._stream.close()
+    def __enter__(self) -> OutFile:  # noqa: PYI034 - Self needs Python 3.11
+        return self
 
-    def holds(self, path: str) -> bool:
-        """Return whether an input has had its line when the file was opened."""
-        mark = _mark(escaped(path) if self._is_csv else path)
-        place = bisect_left(self._done, mark)
-        return place < len(self._done) and self._done[place] == mark
+    def __exit__(self, *_: object) -> None:
+        self._opened.close()
+        if not _has_content(self._errors_path):
+            self._errors_path.unlink(missing_ok=True)
 
-    def line(self, path: str, what: str, value: Any) -> str:
-        """Return the line of an input: ``what`` is ``"result"`` or ``"error"``."""
-        if not self._is_csv:
-            return as_json({"path": path, what: value}) + "\n"
-        text = value["message"] if what == "error" else shown(value)
-        return _row(map(escaped, [path, "", text] if what == "error" else [path, text, ""]))
+    def _lock(self) -> None:
+        """Have no second process write the file, and read what the results there were made of."""
+        if fcntl is not None:
+            try:
+                fcntl.flock(self._run, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self._run.seek(0)
+                process = _read(self._run.read()).get("process")
+                raise WrongArgument(f"--out {self._path}: process {process} writes it") from None
+            except OSError:  # a share without locks
+                pass
+        self._run.seek(0)
+        self._made_of = _read(self._run.read()).get("made_of")
 
-    def write(self, line: str) -> None:
-        """Append a line, which is in the file when this returns."""
-        self._stream.write(line)
+    def begin(self, made_of: Mapping[str, str], *, anyway: bool = False) -> None:
+        """Compare what the results are made of with those that stand there, and note it.
 
-    def _read(self) -> None:
-        """Note the inputs that have a line, and remove a last line that is torn."""
-        if not self._path.exists():
+        Args:
+            made_of: A digest of each thing that they depend on, by its name.
+            anyway: Whether they may differ.
+
+        Raises:
+            WrongArgument: They differ.
+        """
+        before = self._made_of
+        if self.stood and not anyway:
+            if not isinstance(before, dict):
+                text = f"{self._run.name} does not tell what its results were made of"
+                raise WrongArgument(f"--out {self._path}: {text}; --resume-anyway goes on")
+            names = sorted({*before, *made_of})
+            other = [name for name in names if before.get(name) != made_of.get(name)]
+            if other:
+                text = f"its results were made with another {', another '.join(other)}"
+                raise WrongArgument(f"--out {self._path}: {text}; --resume-anyway goes on")
+        self._run.truncate(0)
+        self._run.write(json.dumps({"process": os.getpid(), "made_of": dict(made_of)}) + "\n")
+        self._run.flush()
+
+    def holds(self, name: str) -> bool:
+        """Return whether an input has had its result, or its error, when the file was opened."""
+        return self._rows.holds(name) or self._errors.holds(name)
+
+    def result(self, name: str, value: Any) -> None:
+        """Append the result of an input, which is in the file when this returns.
+
+        Raises:
+            WrongArgument, NoCellError: The file cannot hold it.
+        """
+        self._rows.add(name, "result", value)
+
+    def error(self, name: str, kind: Any) -> None:
+        """Append the error of an input."""
+        if isinstance(self._rows, NumpyRows):
+            self._rows.add(name, "error", kind)
+        self._errors.add(name, "error", kind)
+
+    def finish(self) -> None:
+        """Write the file that is made of the rows at the end of a run, if it is one.
+
+        Raises:
+            WrongArgument: The results have not one form, as those of Parquet.
+        """
+        if self._rows_path == self._path:
             return
-        with self._path.open("r+b") as stream:
-            end = 0
-            for number, line in enumerate(stream, 1):
-                if not line.endswith(b"\n"):
-                    stream.truncate(end)
-                    break
-                end += len(line)
-                try:
-                    path, wrong = self._read_line(line.decode("utf-8", "surrogateescape"))
-                except (ValueError, TypeError, KeyError, StopIteration):
-                    text = "this is no line of headrace run --out"
-                    raise WrongArgument(f"--out {self._path}:{number}: {text}") from None
-                if not self._is_csv or number > 1:
-                    self._done.append(_mark(path))
-                    self.failed += wrong
-        self._done = array("Q", sorted(self._done))
-        self.stood = len(self._done)
-
-    def _read_line(self, line: str) -> tuple[str, bool]:
-        """Return the path of a line, and whether it holds an error."""
-        if self._is_csv:
-            path, _, error = next(csv.reader([line]))
-            return path, bool(error)
-        found = json.loads(line)
-        return found["path"], "error" in found
+        self._rows.close()
+        arrow: Any = importlib.import_module("pyarrow")
+        parquet: Any = importlib.import_module("pyarrow.parquet")
+        part = self._path.with_name(f"{self._path.name}.part")
+        writer: Any = None
+        try:
+            for rows in _batches(self._rows_path):
+                table = arrow.Table.from_pylist(rows, schema=writer and writer.schema)
+                writer = writer or parquet.ParquetWriter(part, table.schema)
+                writer.write_table(table)
+        except (arrow.ArrowException, TypeError) as error:
+            text = f"the results have not one form: {error}. They stand in {self._rows_path}"
+            raise WrongArgument(f"--out {self._path}: {text}") from None
+        finally:
+            if writer is not None:
+                writer.close()
+        if writer is not None:
+            part.replace(self._path)
+            self._rows_path.unlink()
 
 
-def _row(cells: Any) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerow(cells)
-    return text.getvalue()
+def _checked(path: Path, arguments: Sequence[str], *, resume: bool, again: bool) -> Path:
+    """Refuse a file that cannot take the results; return where their rows go."""
+    suffix = path.suffix
+    if suffix not in SUFFIXES:
+        raise WrongArgument(f"--out {path}: expected a name that ends in {' or '.join(SUFFIXES)}")
+    if suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
+        hint = "pip install 'headrace-formats[records]'"
+        raise WrongArgument(f"--out {path}: pyarrow is not installed: {hint}")
+    if suffix == ".npy" and again:
+        raise WrongArgument("--failed: an array has one row for each input, in their order")
+    for folder in filter(is_folder, arguments):
+        if path.resolve().is_relative_to(Path(folder).resolve()):
+            raise WrongArgument(f"--out {path}: it lies in {folder!r}, whose files are inputs")
+    rows = path.with_name(f"{path.name}.rows") if suffix == ".parquet" else path
+    if not resume and (_has_content(path) or _has_content(rows)):
+        text = "it is there; --resume goes on where it ends, or remove it"
+        raise WrongArgument(f"--out {path}: {text}")
+    if suffix == ".parquet" and _has_content(path) and not rows.exists():
+        raise WrongArgument(f"--out {path}: it is finished; remove it to begin anew")
+    return rows
 
 
-def _mark(path: str) -> int:
-    digest = hashlib.blake2b(path.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(digest, "big")
+def _batches(path: Path) -> Iterator[list[Any]]:
+    with path.open(encoding="utf-8") as lines:
+        while rows := [json.loads(line) for line in islice(lines, _BATCH_ROWS)]:
+            yield rows
+
+
+def _has_content(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0
+
+
+def _read(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

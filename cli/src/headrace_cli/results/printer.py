@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import RequestError, code_of
-from headrace_cli.console import error_text, is_utf8, print_data, print_message
+from headrace_cli.console import WrongArgument, error_text, is_utf8, print_data, print_message
 from headrace_cli.printing import as_json, as_line, escaped, quoted
 from headrace_cli.results.screen import Screen
 
@@ -56,7 +56,7 @@ class ResultPrinter:
             if self._output is not None:
                 row = {"path": item.path, "output": str(self._output.write(item, result))}
             if self._out is not None:
-                self._out.write(self._out.line(item.path, "result", row.get("output", result)))
+                self._out.result(item.path, row.get("output", result))
                 return
             if self._json:
                 line = as_json(row, ascii_only=self._ascii_only)
@@ -65,6 +65,8 @@ class ResultPrinter:
                 return
             else:
                 line = as_line(item.path, row.get("output", result))
+        except WrongArgument:
+            raise
         except Exception as error:
             # A full disk ends the run. A name that the suffix makes too long is the matter of one input.
             if isinstance(error, OSError) and error.errno != errno.ENAMETOOLONG:
@@ -76,7 +78,7 @@ class ResultPrinter:
         """Print the error of an input."""
         kind = {"code": code_of(error), "type": type(error).__name__, "message": str(error)}
         if self._out is not None:
-            self._out.write(self._out.line(item.path, "error", kind))
+            self._out.error(item.path, kind)
         elif self._json:
             print_data(as_json({"path": item.path, "error": kind}, ascii_only=self._ascii_only))
         else:

@@ -64,7 +64,7 @@ class Engine:
         self.built, self.began_s = built, time.process_time()
         self.probes = blueprint.heard
         # Each after the nodes that it calls.
-        self.nodes = list(dict.fromkeys([made.node for made in built.values()]))
+        self.nodes = list(dict.fromkeys([item.node for item in built.values()]))
         if blueprint.is_graph:
             nodes = {name: self.built[name].node for name in blueprint.order}
             self.graph = Graph(self.box, blueprint.links, nodes)

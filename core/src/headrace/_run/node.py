@@ -60,9 +60,10 @@ if TYPE_CHECKING:
 class Node:
     """The queue and the instances of one node.
 
+    They are in one object, since each part of its own is a look-up more on the way of a request.
+
     Attributes:
-        box: The box of its pipeline.
-        name, limits, clock: Its name, its queue keys, and what gives seconds.
+        box, name, limits, clock: Of its pipeline, its name, its queue keys, what gives seconds.
         instances: The instances.
         free: The instances that nobody runs. Only `give_back` and the short cut put one in.
         aside: The wide instance, while nobody has it and another one runs.
@@ -83,8 +84,7 @@ class Node:
         counts: How many requests have come, and what is counted of those that no instance has run.
         must_have_result: Whether a request that ends without ``result`` has failed.
         refusing: The error of newcomers. None while the node is open.
-        probes: The probes.
-        events: Who is told of batches and requests.
+        probes, events: The probes, and who is told of batches and requests.
         needs: The keys that a request must have.
         standby: The callers that wait as those who have not come yet.
         call: Runs one request for a caller that waits without a deadline.

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Iterable,
+    Iterator,
+    Sequence,
+)
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast, overload
 
@@ -13,6 +21,7 @@ from headrace._run.graph.walk import walk
 from headrace._run.notebook import Statistics, html_of
 from headrace._run.records.probes import GuardedProbe, Probes
 from headrace._run.requests.futures import LoopCall, RequestFuture, give_up_all
+from headrace._run.requests.mapping import Flight, amap_requests, each, map_requests
 from headrace._run.requests.parts import PartSink
 from headrace._run.requests.streams import AsyncStream, Reader, Stream
 from headrace._run.steps.tracebacks import set_abandoned
@@ -342,6 +351,78 @@ class Pipeline:
         if not calls:
             admitted[0][0].raise_error()
         return calls[0]
+
+    def map(
+        self,
+        requests: Iterable[Request],
+        *,
+        ahead: int = 256,
+        ordered: bool = True,
+        timeout: float | None = None,
+        priority: int = -1,
+        on_error: str = "raise",
+    ) -> Iterator[Any]:
+        """Run the requests of an iterator, of any length, in the gaps of other traffic.
+
+        It is lazy: it draws when its reader asks for an answer, and at most ``ahead`` requests more
+        than its reader has answers. Leaving the loop withdraws the requests that wait by then.
+
+        Args:
+            requests: Gives requests. What it raises ends the map at once.
+            ahead: How many requests run or wait at a time, at least 1.
+            ordered: Whether answers come in the order of the requests, else as they end.
+            timeout: Seconds for each request, as in `__call__`.
+            priority: See `__call__`. By default all that is called without one goes first.
+            on_error: ``"raise"`` ends it with the first error. ``"give"`` gives each error of a
+                request in the place of its answer.
+
+        Returns:
+            An iterator of the dicts that ``requests`` gave, each with its ``result``, and of errors
+            with ``"give"``.
+
+        Raises:
+            RequestError: While it is read: a request failed.
+            ClosedError: While it is read: the pipeline is closed. Also with ``"give"``.
+            ValueError: ``ahead`` or ``on_error`` is none of these.
+        """
+        # A list of one: what is no dict then fails as others fail.
+        return map_requests(
+            Flight(ahead, ordered, on_error),
+            lambda request: self.submit([request], timeout=timeout, priority=priority)[0],
+            requests,
+        )
+
+    def amap(
+        self,
+        requests: Iterable[Request] | AsyncIterable[Request],
+        *,
+        ahead: int = 256,
+        ordered: bool = True,
+        timeout: float | None = None,
+        priority: int = -1,
+        on_error: str = "raise",
+    ) -> AsyncIterator[Any]:
+        """As `map`, for ``async for``. ``aclose()``, or the end of the task, withdraws.
+
+        Args:
+            requests: Gives requests, also to ``async for``.
+            ahead: See `map`.
+            ordered: See `map`.
+            timeout: See `map`.
+            priority: See `map`.
+            on_error: See `map`.
+
+        Returns:
+            An asynchronous iterator. See `map`.
+
+        Raises:
+            RequestError, ClosedError, ValueError: As `map`.
+        """
+        return amap_requests(
+            Flight(ahead, ordered, on_error),
+            partial(self.call_soon, timeout=timeout, priority=priority),
+            requests if isinstance(requests, AsyncIterable) else each(requests),
+        )
 
     def stream(
         self,

@@ -82,7 +82,7 @@ def _build(blueprint: Blueprint, built: dict[str, BuiltNode], box: Box) -> None:
         probes.set([*probes.all, GuardedProbe(name, factory())])
     for name, node in blueprint.nodes.items():
         built[name] = node.build(partial(_node, node, box))
-    for running in dict.fromkeys(made.node for made in built.values()):
+    for running in dict.fromkeys(item.node for item in built.values()):
         running.listen(probes)
         for instance in running.instances:
             probes.instance_changed(running.name, instance.index, "ready")

@@ -186,12 +186,12 @@ def _read_back(value: Any, default: Callable[[Any], Any] | None) -> Any:
 
 def _repeats_a_name(value: Any) -> bool:
     """Return whether a dict in a value has two keys that are one text in JSON, since one of them is no text."""
-    left, seen = [value], set()
+    left, ids = [value], set()
     while left:
         table = left.pop()
-        if not isinstance(table, (dict, list, tuple)) or id(table) in seen:
+        if not isinstance(table, (dict, list, tuple)) or id(table) in ids:
             continue
-        seen.add(id(table))
+        ids.add(id(table))
         if isinstance(table, dict):
             if any(type(key) is not str for key in table):
                 names = _read_back(dict.fromkeys(table), None)
@@ -292,6 +292,6 @@ def _ranges(accepted: str) -> list[tuple[str, frozenset[str], float]]:
         name, *parameters = [part.strip() for part in _PART.findall(element)] or [""]
         at = next((n for n, part in enumerate(parameters) if part.startswith("q=")), None)
         weight = None if at is None else _WEIGHT.fullmatch(parameters[at])
-        asked = frozenset(part.replace('"', "") for part in parameters[:at] if part)
-        ranges.append((name, asked, 1.0 if weight is None else float(weight[1])))
+        keys = frozenset(part.replace('"', "") for part in parameters[:at] if part)
+        ranges.append((name, keys, 1.0 if weight is None else float(weight[1])))
     return ranges

@@ -128,9 +128,9 @@ def read_jpeg_header(view: memoryview) -> JpegHeader:
             frame = width, height, components, is_usual
             is_sequential = marker in _SEQUENTIAL
         elif marker == _APP1 and view[at + 2 : at + 8] == _EXIF:
-            asked = exif_orientation(bytes(view[at + 2 : end]))
-            if asked is not None:
-                orientation, exif_at = asked, at + 2
+            turn = exif_orientation(bytes(view[at + 2 : end]))
+            if turn is not None:
+                orientation, exif_at = turn, at + 2
         scans += marker == _SOS
         if scans > MAX_SCANS:
             raise JpegError("broken", f"more than {MAX_SCANS} scans")

@@ -91,10 +91,10 @@ def why_refused(
         any_host: Whether it may be asked for by any name, because clients need keys, which no other page has.
     """
     match = _HOST.fullmatch(host.lower())
-    asked = host if match is None else match[1].strip("[]")
-    if not any_host and asked not in names and not _is_loopback(asked):
+    name = host if match is None else match[1].strip("[]")
+    if not any_host and name not in names and not _is_loopback(name):
         return (
-            f"this server is asked by an address of this machine, as http://127.0.0.1 or http://localhost, not by {asked[:80]!r}:"
+            f"this server is asked by an address of this machine, as http://127.0.0.1 or http://localhost, not by {name[:80]!r}:"
             " a page of another site could have that name lead here"
         )
     if match is None:

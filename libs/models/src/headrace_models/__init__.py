@@ -38,4 +38,5 @@ __all__ = [
     "models_here",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, {"exchange.options": "Exchange"})
+if not TYPE_CHECKING:  # with these a type checker would accept every name
+    __getattr__, __dir__ = lazy_names(__name__, {"exchange.options": "Exchange"})

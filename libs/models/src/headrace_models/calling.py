@@ -43,16 +43,18 @@ class Beside:
 
     Args:
         models: The models.
-        note: Called with the name of each model that it leases, before.
+        note: Called with the name of each model that it leases, before, and the most seconds for which it may wait.
     """
 
-    def __init__(self, models: Models, note: Callable[[str], None]) -> None:
+    def __init__(self, models: Models, note: Callable[[str, float | None], None]) -> None:
         self._models, self._note = models, note
 
-    def lease(self, name: str, **settings: Any) -> Any:
+    def lease(self, name: str, *, timeout: float | None = None, **settings: Any) -> Any:
         """Lease a model as `headrace_models.Models.lease` does."""
-        self._note(name)
-        return self._models.lease(name, **settings)
+        until = None if timeout is None else time.monotonic() + timeout
+        self._note(name, timeout)
+        left = None if until is None else max(0.0, until - time.monotonic())
+        return self._models.lease(name, timeout=left, **settings)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._models, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError, OverloadedError, among
@@ -12,10 +13,17 @@ if TYPE_CHECKING:
 __all__ = ["OutOfMemoryError", "UnknownModelError", "UnloadedError"]
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class OutOfMemoryError(OverloadedError):
-    """There is no room for the model in the budget of memory, or too many requests wait for it to come."""
+    """There is no room for the model in the budget of memory, or too many requests wait for it to come.
+
+    Attributes:
+        passes: Whether what stays now leaves by itself: an exchange ends, or what was prepared takes its place.
+    """
 
     code = "memory"
+
+    passes: bool = False
 
 
 class UnknownModelError(HeadraceError, KeyError):

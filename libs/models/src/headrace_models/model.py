@@ -13,8 +13,8 @@ from headrace.hookspecs import attached
 from headrace_models.builds import Build
 from headrace_models.changes import Change
 from headrace_models.closing import close_all
-from headrace_models.errors import UnknownModelError, UnloadedError
-from headrace_models.exchange.phase import Phase
+from headrace_models.errors import OutOfMemoryError, UnknownModelError, UnloadedError
+from headrace_models.exchange.phase import Phase, check_exchange
 from headrace_models.probes import InstancesProbe, MemoryProbe
 from headrace_models.version import Place, Rules, Version, again, as_headrace_error, first_line
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from headrace import Pipeline
     from headrace_models.changes import State
-    from headrace_models.exchange.comparison import Trial
     from headrace_models.exchange.options import Exchange
     from headrace_models.sources import Source
 
@@ -79,7 +78,9 @@ class Model:
             guard=self._guard,
             operation=self._operation,
             check_open=self._check_open,
-            conclude=self._conclude,
+            tell=self._tell,
+            switch=self._switch,
+            leave=self._drained_aside,
         )
 
     def add(self, number: str, source: Source, *, on_demand: bool) -> Version:
@@ -176,8 +177,12 @@ class Model:
             self._tell(version, "ready", pipeline=version.pipe)
         except BaseException as error:
             outcome = as_headrace_error(error, version.title)
-            version.failed(outcome, self._rules.clock())
-            self._tell(version, "failed")
+            if isinstance(outcome, OutOfMemoryError) and outcome.passes:
+                version.reason, version.on_demand = first_line(outcome), True
+                self._tell(version, "unloaded")
+            else:
+                version.failed(outcome, self._rules.clock())
+                self._tell(version, "failed")
             if isinstance(error, Exception):
                 raise outcome from outcome.__cause__
             raise
@@ -219,9 +224,11 @@ class Model:
         Raises:
             ConfigError, SetupError, PluginError: The new one could not be built. The old one is as it was.
         """
-        with self._operation(), self._replacing(number) as old:
+        with self._operation():
+            old = self.chosen(number)
             if device is None:
                 exchange = exchange or self._rules.exchange(self.name, old.number)
+                check_exchange(exchange)
             if exchange is not None:
                 exchange.judge(allow_import=self._rules.allow_import)
             stays = number is not None or device is not None
@@ -230,35 +237,49 @@ class Model:
                 source = replace(source, config=config)
             new = Version(self.name, old.number if stays else str(self._newest + 1), source)
             new.source = replace(source, pinned=old.source.pinned and stays)
-            check = None if exchange is None else partial(exchange.check_outputs, old.pipe)
-            if old.pipe is None:
-                exchange = check = None  # there is nothing to compare with
-            self._build_aside(new, old, same=device is not None, check=check)
-            if exchange is None:
-                self._switch(old, new, keep=not stays)
-            else:
-                tell = partial(self._tell_exchange, old)
-                self.exchanging.start(exchange, old, new, keep=not stays, tell=tell)
+            with self._built_aside(new, old, same=device is not None, exchange=exchange):
+                # One that has left, or leaves, is nothing to compare with.
+                if exchange is None or old.pipe is None or old.holding.leaving:
+                    self._switch(old, new, keep=not stays)
+                else:
+                    self.exchanging.start(exchange, old, new, keep=not stays)
             return new.number
 
-    def _build_aside(
+    @contextlib.contextmanager
+    def _built_aside(
         self,
         new: Version,
         old: Version,
         *,
         same: bool = False,
-        check: Callable[[Pipeline], None] | None = None,
-    ) -> None:
-        """Build a version. If that fails, the old version serves on and keeps the reason.
+        exchange: Exchange | None = None,
+    ) -> Iterator[None]:
+        """Build a version, and run the block. If the build fails, the old version serves on and keeps the reason.
+
+        The old version may leave for another model until the new one has room, and stays then until the end of the block.
 
         Args:
-            new: The version.
-            old: The version in whose place it will be.
+            new, old: The version, and the one in whose place it will be.
             same: Whether its configuration must be the old one's, apart from the device.
-            check: Called with its pipeline. What it raises fails the build.
+            exchange: How the new one proves itself.
         """
-        self.coming, served = new, new.number == old.number
         new.holding.replaces = old.holding
+        try:
+            self._build_beside(new, old, same=same, exchange=exchange)
+            yield
+        finally:
+            self.coming = new.holding.replaces = None
+            if self._rules.memory is not None:
+                self._rules.memory.wake()
+
+    def _build_beside(
+        self, new: Version, old: Version, *, same: bool, exchange: Exchange | None
+    ) -> None:
+        def check(pipe: Pipeline) -> None:
+            if exchange is not None and (compared := old.pipe) is not None:
+                exchange.check_outputs(compared, pipe)
+
+        self.coming, served = new, new.number == old.number
         try:
             if not served:
                 self._tell(new, "loading")
@@ -269,6 +290,7 @@ class Model:
             self._open(new, new.built(self._rules, read=False, check=check))
         except BaseException as error:
             known = as_headrace_error(error, new.title)
+            old = self.versions.get(old.number, old)  # it may have left for another model
             old.reason = f"not updated: {first_line(known)}"
             if served:
                 self._tell(old, old.state)
@@ -277,19 +299,18 @@ class Model:
             if isinstance(error, Exception):
                 raise known from known.__cause__
             raise
-        finally:
-            self.coming = new.holding.replaces = None
 
-    def _switch(self, old: Version, new: Version, *, keep: bool) -> None:
-        """Let a new version take the place of an old one, and close that."""
+    def _switch(self, old: Version, new: Version, *, keep: bool, reason: str = "") -> None:
+        """Let a new version take the place of an old one, and close that. The reason is told, if there is one."""
         new.last_use = old.last_use
         with self._guard:
             if not self.closed:
+                old = self.versions[old.number]  # it may have left for another model meanwhile
                 self._exchange(old, new, keep=keep)
         if self.closed and self.versions.get(new.number) is not new:
             new.close(timeout=2.0)
             self._check_open()
-        self._tell(new, "ready", pipeline=new.pipe, replaces=old.number)
+        self._tell(new, "ready", reason=reason, pipeline=new.pipe, replaces=old.number)
         self._retire(old, f"replaced by version {new.number}")
 
     def _exchange(self, old: Version, new: Version, *, keep: bool) -> None:
@@ -304,26 +325,6 @@ class Model:
         del self.previous[:-_KEPT]
         old.on_demand = False
 
-    def _tell_exchange(self, old: Version) -> None:
-        """Have requests sent to the pipeline of an exchange."""
-        self._tell(old, "ready", pipeline=old.pipe)
-
-    def _conclude(self, trial: Trial) -> None:
-        """Let the version leave that the outcome of an exchange is against."""
-        old, new = trial.old, trial.new
-        if trial.is_for_new:
-            new.reason = ""
-            self._switch(old, new, keep=trial.keep)
-        else:
-            old.reason = f"not updated: exchange {trial.outcome}: {trial.reason}"
-            old.seen = {**old.seen, **new.seen}
-            self._tell(old, old.state, pipeline=old.pipe)
-            self._drained_aside(new, old.reason)
-
-    def same(self, number: str | None, config: Any) -> str:
-        """Return the number of the version of this configuration that serves, or is compared; see `Phase.same`."""
-        return self.exchanging.same(self.chosen(number), config)
-
     def rollback(self) -> str:
         """Build the previous version again, let it take the place of the present one. Return its number.
 
@@ -331,15 +332,15 @@ class Model:
             ConfigError: There is no previous version.
             SetupError, PluginError: It could not be built. The present one is as it was.
         """
-        with self._operation(), self._replacing(None) as old:
+        with self._operation():
             if not self.previous:
                 text = f"model {self.name!r} has no replaced version that could come back"
                 raise ConfigError(Problem("models", text))
-            earlier = self.previous[-1]
+            old, earlier = self.chosen(None), self.previous[-1]
             new = Version(self.name, earlier.number, earlier.source).like(earlier)
-            self._build_aside(new, old)
-            self.previous.pop()
-            self._switch(old, new, keep=False)
+            with self._built_aside(new, old):
+                self.previous.pop()
+                self._switch(old, new, keep=False)
             return new.number
 
     def unload(
@@ -384,23 +385,10 @@ class Model:
             version.on_demand = True
             self._settle()
 
-    @contextlib.contextmanager
-    def _replacing(self, number: str | None) -> Iterator[Version]:
-        """Give the version that an operation replaces: it leaves for no other model meanwhile."""
-        with self._guard:
-            old = self.chosen(number)
-            old.holding.updating = True
-        try:
-            yield old
-        finally:
-            old.holding.updating = False
-            if self._rules.memory is not None:
-                self._rules.memory.wake()
-
     def _evict(self, version: Version) -> bool:
         """Let a version leave for another model, so that the next request builds it again. False: it is being replaced."""
         with self._guard:
-            if version.holding.updating or version.holding.stays:
+            if version.holding.stays:
                 return False
             if self.closed or self.versions.get(version.number) is not version:
                 return True  # it leaves already
@@ -414,6 +402,15 @@ class Model:
         fresh.reason, fresh.last_use, version.on_demand = reason, version.last_use, False
         fresh.lazy = version.lazy
         return fresh
+
+    def set_as(self, read: Model) -> None:
+        """Take over what was read anew and needs no build: sizes, and what is kept. An exchange ends for the old version."""
+        for number, version in [*self.versions.items()]:
+            if number in read.versions:
+                version.holding.set_as(read.versions[number].holding)
+        if self.exchanging.coming is not None:
+            with contextlib.suppress(HeadraceError):
+                self.exchanging.end_by_hand(take=False)
 
     def build_aside(self, version: Version) -> None:
         """Build a version of a model that is not served yet, from the configuration that was checked."""

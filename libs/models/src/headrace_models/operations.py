@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ClosedError, ConfigError, HeadraceError, Problem
 from headrace_models.errors import UnknownModelError
+from headrace_models.exchange.phase import check_exchange
 from headrace_models.model import Model
 from headrace_models.prepared import Prepared
 from headrace_models.requests import Requests
 from headrace_models.shares import Shares
 from headrace_models.sources import Source, check_name, read_entries, split
+from headrace_models.unchanged import is_unchanged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -22,10 +24,10 @@ if TYPE_CHECKING:
     from headrace import Pipeline, PipelineConfig
     from headrace_models.changes import Change
     from headrace_models.exchange.options import Exchange
-    from headrace_models.memory.budget import Holding
+    from headrace_models.memory.holding import Holding
     from headrace_models.model import ModelRules
     from headrace_models.sources import Entries
-    from headrace_models.version import Version
+    from headrace_models.version import Place, Version
 
     Config = str | PathLike[str] | Mapping[str, Any] | PipelineConfig
     Others = bool | Collection[str]
@@ -217,10 +219,11 @@ class Operations(Requests):
             ConfigError, SetupError, PluginError: It is wrong, or could not be built. Nothing has changed, and the
                 old version serves on. Its ``reason`` in `status` says why.
         """
+        check_exchange(exchange)
         if config is not None:
             read_entries({split(name)[0]: config})
         model, number = self._model(name), split(name)[1]
-        if exchange is not None and (same := model.same(number, config)):
+        if exchange is not None and (same := model.exchanging.same(model.chosen(number), config)):
             return same
         return model.update(number, config, exchange=exchange)
 
@@ -244,7 +247,7 @@ class Operations(Requests):
         keep_others: Others = False,
         lazy: Collection[str] = (),
     ) -> None:
-        """Let these be the models: check all, build all aside, let all take the requests at once, drain and close the old ones.
+        """Let these be the models: check all, build aside what has changed, let all take the requests at once, close the old ones.
 
         It is `prepare`, `Prepared.switch` and a wait of at most ``drain_s`` seconds. Arguments and errors are those of
         `prepare`. After an error nothing has changed.
@@ -259,9 +262,13 @@ class Operations(Requests):
         *,
         keep_others: Others = False,
         lazy: Collection[str] = (),
+        anew: bool = False,
     ) -> Prepared:
-        """Check all configurations, and build all pipelines aside, for one switch. Until then nothing changes.
+        """Check all configurations, and build pipelines aside, for one switch. Until then nothing changes.
 
+        A model stays as it is if it was built from the same configurations and the same files, by their contents up to
+        1 MiB and else by size and times: files of configurations, code that they import, what options name, weights that
+        a model of ONNX names, and code beside code. One that serves by an update, or whose update has failed, is built.
         Versions that were brought by `update` or `move` are among what is replaced, and cannot be brought back.
 
         Args:
@@ -270,6 +277,7 @@ class Operations(Requests):
                 The others are unloaded.
             lazy: Models, or versions as ``"detect:3"``, that the first request builds. Where the models
                 are not preloaded, only those that are ready now are built.
+            anew: Whether models are built, too, that have not changed.
 
         Returns:
             What was built. It must be switched to, or closed.
@@ -280,10 +288,23 @@ class Operations(Requests):
             UnknownModelError: An alias names no model.
             ClosedError: The models are closed.
         """
-        fresh, shares = self._checked(models, keep_others=keep_others, lazy=lazy)
-        memory = self._rules.memory
-        wake = (lambda: None) if memory is None else memory.wake
-        prepared = Prepared(fresh, lambda: self._put(fresh, shares, keep_others=keep_others), wake)
+        read, shares = self._checked(models, keep_others=keep_others, lazy=lazy)
+        memory, there = self._rules.memory, self._models
+        stays = {
+            name: there[name]
+            for name, model in read.items()
+            if not anew and name in there and is_unchanged(there[name], model, self._fits)
+        }
+        fresh = {name: model for name, model in read.items() if name not in stays}
+
+        def put() -> list[Model]:
+            old = self._put(fresh, shares, stays, keep_others=keep_others)
+            for name, model in stays.items():
+                model.set_as(read[name])
+            return old
+
+        fit = (lambda: None) if memory is None else memory.fit
+        prepared = Prepared(fresh, stays, put, fit)
         try:
             before: dict[Version, Version | None] = {}
             for model in kept_first(fresh.values()):
@@ -333,13 +354,22 @@ class Operations(Requests):
         return fresh, shares
 
     def _put(
-        self, fresh: dict[str, Model], shares: dict[str, Shares], *, keep_others: Others
+        self,
+        fresh: dict[str, Model],
+        shares: dict[str, Shares],
+        unchanged: dict[str, Model],
+        *,
+        keep_others: Others,
     ) -> list[Model]:
         """Put new models in the place of old ones, and return the old ones."""
         with self._adding:
             self._check_open()
             before = self._models
-            stay = {name for name in before if _stays(name, keep_others)}
+            for name, model in unchanged.items():
+                if before.get(name) is not model:
+                    text = f"model {name!r}, which had not changed, was replaced meanwhile"
+                    raise ConfigError(Problem("models", text, hint="Prepare them again."))
+            stay = {name for name in before if _stays(name, keep_others)} | {*unchanged}
             old = [model for name, model in before.items() if name in fresh or name not in stay]
             kept = {name: model for name, model in before.items() if name in stay or name in fresh}
             self._models = {**kept, **fresh}
@@ -450,7 +480,7 @@ class Operations(Requests):
         while True:
             with self.lease(f"{name}:{version}") as pipe:
                 now = self._models[name].chosen(version)
-                now.holding.keep = True
+                now.holding.is_lent = True
                 stays = now.pipe is pipe  # else it has begun to leave
                 if stays:
                     return pipe
@@ -507,8 +537,17 @@ def _called(name: str, models: Mapping[str, Model], shares: Mapping[str, Shares]
         short, number = split(title)
         model = models.get(short)
         place = model and (model.place if number is None else model.places.get(number))
-        holdings += [place.version.holding] if place else []
+        holdings += [_holding_at(model, place)] if model and place else []
     return holdings
+
+
+def _holding_at(model: Model, place: Place) -> Holding:
+    """Return what the version of a place takes, or the one that is built to replace it, if it has left before."""
+    holding, coming = place.version.holding, model.coming
+    replaced = None if coming is None else coming.holding.replaces
+    if coming is None or replaced is None or place.version.pipe is not None:
+        return holding
+    return coming.holding if replaced.title == holding.title else holding
 
 
 def _stays(name: str, keep_others: Others) -> bool:

@@ -11,7 +11,7 @@ from headrace_models.version import as_headrace_error, first_line
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from headrace import Pipeline
     from headrace_models.model import Model
@@ -27,19 +27,26 @@ class Prepared:
 
     Attributes:
         pipelines: The pipelines by name and version. Those that a request builds are not among them.
+        unchanged: The names of the models that stay as they are.
     """
 
     def __init__(
-        self, fresh: dict[str, Model], put: Callable[[], list[Model]], wake: Callable[[], None]
+        self,
+        fresh: dict[str, Model],
+        unchanged: Collection[str],
+        put: Callable[[], list[Model]],
+        wake: Callable[[], None],
     ) -> None:
         """Hold models that are checked.
 
         Args:
             fresh: The new models by name.
+            unchanged: See the attribute.
             put: Puts them in the place of others, and returns those that have left.
             wake: Lets models look again that wait for memory.
         """
         self._fresh, self._put, self._wake = fresh, put, wake
+        self.unchanged = frozenset(unchanged)
         self._switched = False
         self._draining: list[threading.Thread] = []
         self._staying: list[Version] = []
@@ -63,12 +70,12 @@ class Prepared:
         """Let none of them leave for another model before the end of `switch` or `close`."""
         for version in versions:
             if version is not None:
-                version.holding.prepared = True
+                version.holding.prepared.add(self)
                 self._staying.append(version)
 
     def _end_stay(self) -> None:
         for version in self._staying:
-            version.holding.prepared = False
+            version.holding.prepared.discard(self)
         self._wake()
 
     def switch(self) -> None:

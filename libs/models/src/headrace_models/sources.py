@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import headrace
 from headrace.errors import ConfigError, Problem
 from headrace.plugins import read_text
+from headrace_models.fetching.onnx_files import leads_out, weights_of
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -124,8 +125,18 @@ class Source:
 
 
 def files_of(nodes: Iterable[Mapping[str, Any]]) -> set[Path]:
-    """Return the files that options name, from the nodes of `headrace.explain`."""
-    return {path for node in nodes for path in _named_in(node["tree"])}
+    """Return the files that options name, from the nodes of `headrace.explain`.
+
+    Those with the weights of a model of ONNX are among them, and all code beside a file of code.
+    """
+    files = {path for node in nodes for path in _named_in(node["tree"])}
+    for path in [*files]:
+        if path.suffix == ".py":
+            files.update(path.parent.glob("*.py"))
+        elif path.suffix == ".onnx":
+            weights = [path.parent / name for name in weights_of(path) if not leads_out(name)]
+            files.update(weight for weight in weights if weight.is_file())
+    return files
 
 
 def _add_extended(path: Path, paths: set[Path]) -> None:

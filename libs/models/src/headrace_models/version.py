@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from headrace.errors import ConfigError, HeadraceError, Problem, SetupError, cod
 from headrace_formats import back_off
 from headrace_models.calling import Beside, building_for, called_by
 from headrace_models.leases import Leases
-from headrace_models.memory.budget import Holding
+from headrace_models.memory.holding import Holding
 from headrace_models.sources import files_of, stamp
 
 if TYPE_CHECKING:
@@ -68,6 +68,28 @@ class Rules:
     draw: Callable[[], float] = random.random
 
 
+@dataclass(frozen=True)
+class _Configured:
+    """A configuration as it was read and checked.
+
+    Attributes:
+        written: As it is written.
+        config: On its device. None: it is to be read again.
+        nodes: Its nodes, as `headrace.explain` gives them.
+    """
+
+    written: PipelineConfig
+    config: PipelineConfig | None
+    nodes: list[dict[str, Any]]
+
+    @property
+    def device(self) -> str:
+        keys_of_nodes = [node["keys"] for node in self.nodes if node["alias_of"] is None]
+        written = [keys["device"]["value"] or "cpu" for keys in keys_of_nodes]
+        every = {key for value in written for key in ([value] if isinstance(value, str) else value)}
+        return ", ".join(sorted(every))
+
+
 class Version:
     """One version of a model.
 
@@ -75,8 +97,6 @@ class Version:
         name: The name of its model.
         number: The version, digits.
         source: Where its configuration comes from.
-        written, config: The checked configuration as it is written, and on its device. None before the first check.
-        device: The devices of its nodes, by the configuration: ``"cuda:0"``, ``"cpu, cuda:0"``. ``""`` before.
         pipe: The pipeline, None while it is not built.
         watch: The probe that looks whether the pipeline has instances left, while it is attached.
         leases: The requests inside the pipeline. Without a pipeline there are no leases to take.
@@ -97,9 +117,7 @@ class Version:
         self.name = name
         self.number = number
         self.source = source
-        self.written: PipelineConfig | None = None
-        self.config: PipelineConfig | None = None
-        self.device = source.device or ""
+        self._configured: _Configured | None = None
         self.pipe: Any = None
         self.watch: AbstractContextManager[None] = nullcontext()
         self.leases = Leases()
@@ -118,12 +136,26 @@ class Version:
         self.failures = 0
         self.retry_at = 0.0
         self.seen: dict[Path, Any] = {}
-        self._nodes: list[dict[str, Any]] = []
 
     @property
     def title(self) -> str:
         """Name and version, ``"detect:3"``."""
         return f"{self.name}:{self.number}"
+
+    @property
+    def written(self) -> PipelineConfig | None:
+        """The checked configuration as it is written, None before the first check."""
+        return None if self._configured is None else self._configured.written
+
+    @property
+    def config(self) -> PipelineConfig | None:
+        """The checked configuration on its device, None before the first check."""
+        return None if self._configured is None else self._configured.config
+
+    @property
+    def device(self) -> str:
+        """The devices of its nodes, by the configuration: ``"cuda:0"``, ``"cpu, cuda:0"``. Before the first check, of the source."""
+        return self.source.device or "" if self._configured is None else self._configured.device
 
     @property
     def serves(self) -> bool:
@@ -160,6 +192,10 @@ class Version:
         size: int = self._nodes[0]["keys"]["queue_size"]["value"] if self._nodes else 1024
         return size
 
+    @property
+    def _nodes(self) -> list[dict[str, Any]]:
+        return [] if self._configured is None else self._configured.nodes
+
     def failed(self, error: HeadraceError, now: float) -> None:
         """Note a failed build; requests may try again later."""
         self.state, self.reason, self.error = "failed", first_line(error), error
@@ -175,14 +211,16 @@ class Version:
         Raises:
             ConfigError, SetupError: It is wrong, or cannot be moved to the device.
         """
-        self.seen, self.config = {}, None
+        self.seen = {}
+        if self._configured is not None:  # if that fails, the next build reads again
+            self._configured = replace(self._configured, config=None)
         self._see(self.source.files())
-        self.written, config = self.source.load(allow_import=rules.allow_import)
+        written, config = self.source.load(allow_import=rules.allow_import)
         if rules.adapt is not None:
             config = rules.adapt(self.source.config, config)
         nodes = [*headrace.explain(config)["nodes"].values()]
-        self._see({*self.source.files(), *files_of(nodes), *self.written.files})
-        self.config, self.device, self._nodes = config, _devices(nodes), nodes
+        self._see({*self.source.files(), *files_of(nodes), *written.files})
+        self._configured = _Configured(written, config, nodes)
         if rules.memory is not None:
             rules.memory.set_size(self.holding, self.name, self.device, nodes)
             self.holding.calls = called_by(config)
@@ -240,9 +278,8 @@ class Version:
 
     def like(self, other: Version) -> Version:
         """Take over what another version has read, and return this one; files count as seen as they are now."""
-        self.written, self.config, self.device = other.written, other.config, other.device
+        self._configured = other._configured
         self.seen = {path: stamp(path) for path in other.seen}
-        self._nodes = other._nodes
         self.holding.sizes_bytes = other.holding.sizes_bytes  # the other one may leave with more
         self.holding.origin, self.holding.keep = other.holding.origin, other.holding.keep
         self.holding.calls, self.holding.key = other.holding.calls, other.holding.key
@@ -277,13 +314,6 @@ class Version:
             "memory": {**self.holding.sizes_bytes},
             "memory_origin": self.holding.origin if self.holding.sizes_bytes else None,
         }
-
-
-def _devices(nodes: list[dict[str, Any]]) -> str:
-    own = [node["keys"] for node in nodes if node["alias_of"] is None]
-    written = [keys["device"]["value"] or "cpu" for keys in own]
-    every = {key for value in written for key in ([value] if isinstance(value, str) else value)}
-    return ", ".join(sorted(every))
 
 
 class Place:

@@ -19,4 +19,5 @@ __version__ = "0.1.0"
 
 __all__ = ["Process", "__version__"]
 
-__getattr__, __dir__ = lazy_names(__name__, {"process": "Process"})
+if not TYPE_CHECKING:  # with these a type checker would accept every name
+    __getattr__, __dir__ = lazy_names(__name__, {"process": "Process"})

@@ -88,8 +88,8 @@ class Apart(Backend):
         self._siblings: Siblings = self.siblings(context, Siblings)
         first = {"levels": _levels(), "cpus": self.cpus}
         part = cache(lambda: self.sent(inside))
-        told = context.store.pipeline.get_or_create(("processes", context.node_name), Ends)
-        ends: list[Restarts] = told.restarts
+        reports = context.store.pipeline.get_or_create(("processes", context.node_name), Ends)
+        ends: list[Restarts] = reports.restarts
         answers = {
             element.cls.__name__: element.cls.answerer(element.options, context)
             for element in elements_of(inside)

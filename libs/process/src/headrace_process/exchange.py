@@ -145,16 +145,16 @@ class Exchange:
     ) -> tuple[Packed, list[Request]]:
         """Leave out values that cannot be pickled; where X reads such a value, its request fails."""
         values, tables = packed
-        for request, held, wrong in zip(batch, tables, faults(packed, bad), strict=True):
+        for request, table, wrong in zip(batch, tables, faults(packed, bad), strict=True):
             for key, error in wrong.items():
-                del held[key]
+                del table[key]
                 if key in self.read and id(request) not in errors:
                     problem = f"it cannot be sent to another process: {error_text(error)}"
                     expected, got = "something that pickle takes", type(request[key]).__name__
                     failure = InputError(problem, key=key, expected=expected, got=got)
                     failure.__cause__ = error
                     errors[id(request)] = failure
-        here = [id(asked) not in errors for asked in batch]
+        here = [id(request) not in errors for request in batch]
         return (values, list(compress(tables, here))), list(compress(batch, here))
 
 

@@ -171,7 +171,7 @@ def run(
     """
     requests, bad = unpack(packed, link)
     unknown = bad or [{} for _ in requests]
-    batch = [asked for asked, wrong in zip(requests, unknown, strict=True) if not wrong]
+    batch = [request for request, wrong in zip(requests, unknown, strict=True) if not wrong]
     before = [dict(request) for request in batch]
     runs: list[Any] = []
     known = limits or [(None, 0)] * len(requests)

@@ -54,11 +54,11 @@ def pack(
     bad: dict[int, Exception] = {}
     link.begin()
     for request in requests:
-        held: dict[Any, int] = {}
+        table: dict[Any, int] = {}
         for key, value in request.items():
             if keys is not None and key not in keys:
                 continue
-            held[key] = number = numbers.setdefault(id(value), len(values))
+            table[key] = number = numbers.setdefault(id(value), len(values))
             if number < len(values):
                 continue
             try:
@@ -66,7 +66,7 @@ def pack(
             except Exception as error:  # noqa: BLE001 - a user's class may raise anything in pickle
                 bad[number] = error
                 values.append(None)
-        tables.append(held)
+        tables.append(table)
     return (values, tables), bad
 
 
@@ -123,13 +123,13 @@ def unpack(packed: Packed, link: Link) -> tuple[list[dict[Any, Any]], list[dict[
             except Exception as error:  # noqa: BLE001 - a class may be unknown, and may raise anything
                 bad[number], value = error, None
         values.append(value)
-    requests = [{key: values[number] for key, number in held.items()} for held in packed[1]]
+    requests = [{key: values[number] for key, number in table.items()} for table in packed[1]]
     return requests, faults(packed, bad) if bad else []
 
 
 def faults(packed: Packed, bad: Mapping[int, Any]) -> list[dict[Any, Any]]:
     """Return per request the errors of its values, by key."""
-    return [{key: bad[n] for key, n in held.items() if n in bad} for held in packed[1]]
+    return [{key: bad[n] for key, n in table.items() if n in bad} for table in packed[1]]
 
 
 def _pickled(value: Any, link: Link) -> tuple[bytes | None, list[tuple[int, int, bool]]]:
@@ -228,8 +228,8 @@ def changes(before: Request, after: Request) -> tuple[dict[str, str], Request, l
 
 def apply(same: dict[str, str], new: Request, gone: list[str], request: Request) -> None:
     """Make the changes of a copy, as `changes` gives them, in the request itself."""
-    kept = {key: request[source] for key, source in same.items()} if same else same
+    values = {key: request[source] for key, source in same.items()} if same else same
     for key in gone:
         request.pop(key, None)
-    request.update(kept)
+    request.update(values)
     request.update(new)

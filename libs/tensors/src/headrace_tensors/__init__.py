@@ -198,4 +198,5 @@ _HOME = {
     "warming": "check_followed invented_inputs read_warm_up warm_up_rows",
 }
 
-__getattr__, __dir__ = lazy_names(__name__, _HOME)
+if not TYPE_CHECKING:  # with these a type checker would accept every name
+    __getattr__, __dir__ = lazy_names(__name__, _HOME)

@@ -22,7 +22,7 @@ Outcomes = list[Exception | None]
 def _of_gathered(ranges: Sequence[Any]) -> tuple[int, int | None]:
     """Return the range of infer within those of cat and split."""
     cat, infer, split = ranges
-    return combine_ranges([infer, *(one for one in (cat, split) if one.range[1] != 1)])
+    return combine_ranges([infer, *(word for word in (cat, split) if word.range[1] != 1)])
 
 
 def _own(batch: list[Request], places: Sequence[int]) -> list[int]:
@@ -31,7 +31,7 @@ def _own(batch: list[Request], places: Sequence[int]) -> list[int]:
 
 
 def _weight(batch: Sequence[Request]) -> int:
-    return sum(one.get("request_size", 1) or 1 for one in batch)
+    return sum(request.get("request_size", 1) or 1 for request in batch)
 
 
 class CatSplit(headrace.Backend):
@@ -103,7 +103,7 @@ class CatSplit(headrace.Backend):
             return [error if o is None else o for o in outcomes]
         gathered = dict(first)
         gathered["data"] = gathered.pop("result")
-        gathered["request_size"] = sum(one.get("request_size", 1) for one in alive)
+        gathered["request_size"] = sum(request.get("request_size", 1) for request in alive)
         failed: Outcomes = [None]
         # Without `pad`: the gathered item must not be filled up with copies of itself.
         run_child(self._infer, [gathered], [0], failed, pad=False)

@@ -185,8 +185,8 @@ class _Compared:
         outputs = self._run(rows)
         if len(outputs) != len(rows):
             raise ValueError(f"a run of {len(rows)} rows has given {len(outputs)} results")
-        made = [{name: _array(value) for name, value in one.items()} for one in outputs]
-        return [{name: one for name, one in row.items() if one is not None} for row in made]
+        arrays = [{name: _array(value) for name, value in output.items()} for output in outputs]
+        return [{name: value for name, value in row.items() if value is not None} for row in arrays]
 
     def verdict(self, name: str, sizes: tuple[int, ...]) -> RowVerdict:
         """Judge an output: each result of a row beside its first one, and beside the first at that place and size."""
@@ -197,25 +197,25 @@ class _Compared:
                 here = (at, place)
                 for key in (number, (number, place, len(numbers))):
                     before = first.setdefault(key, here)
-                    one, other = self._one(name, before), self._one(name, here)
-                    if before == here or _same(one, other):
+                    value, other = self._one(name, before), self._one(name, here)
+                    if before == here or _same(value, other):
                         continue
                     far = isinstance(key, int)
-                    ratio = _apart(one, other)[0] / (self._limits(one)[far] or 1e-9)
+                    ratio = _apart(value, other)[0] / (self._limits(value)[far] or 1e-9)
                     if ratio > furthest.get(far, (-1.0,))[0]:
                         furthest[far] = (ratio, before, here)
         if not furthest:
             return RowVerdict("equal", sizes)
-        seen: dict[str, tuple[_Where, _Where]] = {}
+        places: dict[str, tuple[_Where, _Where]] = {}
         for ratio, before, here in sorted(furthest.values(), reverse=True):
             judged = self._judge(name, before, here) if ratio > 1 else "noise"
-            seen.setdefault(judged, (before, here))
+            places.setdefault(judged, (before, here))
             if judged == "dependent":
                 break
         verdict: Literal["dependent", "random", "noise"] = (
-            "dependent" if "dependent" in seen else "random" if "random" in seen else "noise"
+            "dependent" if "dependent" in places else "random" if "random" in places else "noise"
         )
-        before, here = seen[verdict]
+        before, here = places[verdict]
         _, text = _apart(self._one(name, before), self._one(name, here))
         return RowVerdict(verdict, sizes, len(self.numbers[here[0]]), here[1], text)
 
@@ -242,22 +242,22 @@ class _Compared:
         runs, place = (self.numbers[before[0]], self.numbers[here[0]]), here[1]
         number = runs[1][place]
         copies = [number] * len(runs[1])
-        one, other = self._one(name, before), self._one(name, here)
+        first, other = self._one(name, before), self._one(name, here)
         alike = self._once_more(copies, place).get(name)
-        near, far = self._limits(one)
+        near, far = self._limits(first)
 
         def shaken(numbers: list[int], at: int, was: Any, part: float | None) -> list[Any]:
             again = (self._once_more(numbers, at, part, seed) for seed in range(1, _AGAIN + 1))
-            return [(was, found.get(name)) for found in again]
+            return [(was, row.get(name)) for row in again]
 
-        drawn = [*shaken(runs[0], before[1], one, None), *shaken(runs[1], place, other, None)]
+        drawn = [*shaken(runs[0], before[1], first, None), *shaken(runs[1], place, other, None)]
         noisy = [*drawn, *shaken(copies, place, alike, 0.0)]
-        there = [one, other] if before[1] == place and len(runs[0]) == len(runs[1]) else [other]
+        there = [first, other] if before[1] == place and len(runs[0]) == len(runs[1]) else [other]
         if any(_stands_out(alike, beside, near, near, noisy) for beside in there):
             return "dependent"
         rough = _NOISE_OF_HALVES / 8 if far == _NOISE_OF_HALVES else _NOISE / 2
-        noisy = [*drawn, *shaken(runs[0], before[1], one, rough)]
-        if _stands_out(one, alike, far, _NOISE_OF_HALVES, noisy):
+        noisy = [*drawn, *shaken(runs[0], before[1], first, rough)]
+        if _stands_out(first, alike, far, _NOISE_OF_HALVES, noisy):
             return "dependent"
         return "random" if any(_apart(*pair)[0] > far for pair in drawn) else "noise"
 
@@ -275,12 +275,12 @@ class _Compared:
 
 
 def _stands_out(
-    one: Any, other: Any, still: float, moved: float, noisy: Sequence[tuple[Any, Any]]
+    first: Any, other: Any, still: float, moved: float, noisy: Sequence[tuple[Any, Any]]
 ) -> bool:
     """Return whether two results are further apart than noise makes them.
 
     Args:
-        one: A result.
+        first: A result.
         other: The other one.
         still: How far apart values may be that stay exactly as they are in each of ``noisy``, where others do not.
         moved: How far apart all may be.
@@ -288,14 +288,14 @@ def _stands_out(
     """
     import numpy as np
 
-    apart = _apart(one, other)[0]
+    apart = _apart(first, other)[0]
     noise = max(_apart(*pair)[0] for pair in noisy)
-    if one is None or other is None or _INFINITE in (apart, noise):
+    if first is None or other is None or _INFINITE in (apart, noise):
         return apart > noise
-    pairs = [pair for pair in noisy if getattr(pair[0], "shape", None) == one.shape]
+    pairs = [pair for pair in noisy if getattr(pair[0], "shape", None) == first.shape]
     same = np.all([_equal(*pair) for pair in pairs], axis=0)
-    exact = one.dtype.kind not in "fc"
-    fixed = _apart(one, np.where(same, other, one), other)[0]
+    exact = first.dtype.kind not in "fc"
+    fixed = _apart(first, np.where(same, other, first), other)[0]
     if fixed > still and (exact or not same.all()):
         return True
     return not exact and apart > max(moved, _ENLARGED * noise)
@@ -311,19 +311,19 @@ def _array(value: Any) -> Any:
         return None
 
 
-def _equal(one: Any, other: Any) -> Any:
+def _equal(first: Any, other: Any) -> Any:
     """Return for each value of two arrays of one shape whether they are the same, NaN included."""
-    return (one == other) | ((one != one) & (other != other))
+    return (first == other) | ((first != first) & (other != other))
 
 
-def _same(one: Any, other: Any) -> bool:
-    if one is None or other is None:
-        return one is other
-    alike = one.shape == other.shape and one.dtype == other.dtype
-    return alike and bool(_equal(one, other).all())
+def _same(first: Any, other: Any) -> bool:
+    if first is None or other is None:
+        return first is other
+    alike = first.shape == other.shape and first.dtype == other.dtype
+    return alike and bool(_equal(first, other).all())
 
 
-def _apart(one: Any, other: Any, whole: Any = None) -> tuple[float, str]:
+def _apart(first: Any, other: Any, whole: Any = None) -> tuple[float, str]:
     """Return how far two results are apart, and a text.
 
     Floats: as a part of the greatest value, of ``whole`` too. Others: the part of the values that differ. Infinite where
@@ -331,25 +331,25 @@ def _apart(one: Any, other: Any, whole: Any = None) -> tuple[float, str]:
     """
     import numpy as np
 
-    if one is None or other is None:
-        return (0.0, "") if one is other else (_INFINITE, "it is not always there")
-    if one.shape != other.shape or one.dtype.kind != other.dtype.kind:
-        descriptions = [f"{array.dtype} {list(array.shape)}" for array in (one, other)]
+    if first is None or other is None:
+        return (0.0, "") if first is other else (_INFINITE, "it is not always there")
+    if first.shape != other.shape or first.dtype.kind != other.dtype.kind:
+        descriptions = [f"{array.dtype} {list(array.shape)}" for array in (first, other)]
         return _INFINITE, f"{descriptions[0]}, and {descriptions[1]}"
-    if not one.size:
+    if not first.size:
         return 0.0, ""
-    if one.dtype.kind not in "fc":
-        unlike = ~_equal(one, other)
-        if one.dtype.kind in "iu" and one.dtype.itemsize == 1:
+    if first.dtype.kind not in "fc":
+        unlike = ~_equal(first, other)
+        if first.dtype.kind in "iu" and first.dtype.itemsize == 1:
             # A quantised number that lies between two may be rounded to either.
-            unlike = np.abs(one.astype(np.int64) - other.astype(np.int64)) > 1
+            unlike = np.abs(first.astype(np.int64) - other.astype(np.int64)) > 1
         count = int(np.count_nonzero(unlike))
-        return count / one.size, f"{count} of {one.size} values"
-    if one.dtype.kind == "f":
-        one, other = one.astype(np.float64), other.astype(np.float64)
+        return count / first.size, f"{count} of {first.size} values"
+    if first.dtype.kind == "f":
+        first, other = first.astype(np.float64), other.astype(np.float64)
     with np.errstate(all="ignore"):
-        far = np.where(_equal(one, other), 0, np.abs(one - other))
-        values = np.abs(np.stack([one, other] if whole is None else [one, other, whole]))
+        far = np.where(_equal(first, other), 0, np.abs(first - other))
+        values = np.abs(np.stack([first, other] if whole is None else [first, other, whole]))
     scale = float(np.max(values, initial=0, where=np.isfinite(values)))
     most = float(np.max(far))
     text = f"by up to {most:.3g}, where the greatest value is {scale:.3g}"

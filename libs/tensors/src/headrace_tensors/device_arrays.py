@@ -264,9 +264,9 @@ class DeviceArray:
             if dl_device is not None and dl_device[0] == dlpack.CPU:
                 return self.get().__dlpack__()
             raise BufferError("a DeviceArray is exported where it is, without a copy")
-        wanted = 1 if stream is None else stream
-        if wanted != -1:
-            self.order(wanted)
+        order = 1 if stream is None else stream
+        if order != -1:
+            self.order(order)
         self._note_foreign()
         device = (dlpack.CUDA, self.ordinal)
         return dlpack.export_capsule(self.pointer, self.shape, self.dtype, device, self._owner)

@@ -23,8 +23,8 @@ _DEVICE_ORDINAL = 9  # of CUpointer_attribute
 def device_of(pointer: int) -> int | None:
     """Return the number of the device on which memory lies. None: the driver does not know it, or there is none."""
     driver, ordinal = load_driver(), ctypes.c_int()
-    asked = (ctypes.byref(ordinal), _DEVICE_ORDINAL, pointer)
-    return None if driver is None or driver.cuPointerGetAttribute(*asked) else ordinal.value
+    query = (ctypes.byref(ordinal), _DEVICE_ORDINAL, pointer)
+    return None if driver is None or driver.cuPointerGetAttribute(*query) else ordinal.value
 
 
 def is_one_allocation(pointer: int, nbytes: int) -> bool:

@@ -75,8 +75,8 @@ def host_array(value: Any, port: Port, key: str = "data") -> NDArray[Any]:
     """
     import numpy as np
 
-    wanted = numpy_dtype(port.dtype)
-    if type(value) is np.ndarray and value.dtype == wanted and wanted.kind != "O":
+    dtype = numpy_dtype(port.dtype)
+    if type(value) is np.ndarray and value.dtype == dtype and dtype.kind != "O":
         return value
     refuse_masked(value, key)
     plain = is_plain(value)
@@ -84,7 +84,7 @@ def host_array(value: Any, port: Port, key: str = "data") -> NDArray[Any]:
         if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
             array = np.from_dlpack(value)
         else:
-            array = _read(value, wanted) if plain else np.asarray(value)
+            array = _read(value, dtype) if plain else np.asarray(value)
     except Exception as error:  # a foreign array may raise anything
         raise InputError(
             f"this is nothing numpy can read ({error})",
@@ -92,13 +92,13 @@ def host_array(value: Any, port: Port, key: str = "data") -> NDArray[Any]:
             expected=port.accepts(),
             got=type(value).__name__,
         ) from error
-    converted = array.astype(object) if array.dtype.kind in "UT" and wanted.kind == "O" else array
-    if converted.dtype != wanted:
-        widened = array_of_numbers(converted, wanted) if plain else None
+    converted = array.astype(object) if array.dtype.kind in "UT" and dtype.kind == "O" else array
+    if converted.dtype != dtype:
+        widened = array_of_numbers(converted, dtype) if plain else None
         if widened is None:
             raise _wrong_dtype(value, array, port, key, plain=plain)
         converted = widened
-    if wanted.kind == "O":
+    if dtype.kind == "O":
         if not all(isinstance(text, str) for text in converted.ravel()):
             raise _wrong_dtype(value, array, port, key, plain=plain)
         _check_texts(converted, key)
@@ -179,7 +179,7 @@ def _kind(dtype: np.dtype[Any]) -> str:
     )  # numpy does not know bfloat16 and fp8 as floats
 
 
-def _read(value: Any, wanted: np.dtype[Any]) -> NDArray[Any]:
+def _read(value: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return Python numbers or strings as an array with unchanged values.
 
     numpy alone would convert numbers beside a text to texts, a mix of integers above and below 2**63 to floats, and
@@ -187,14 +187,14 @@ def _read(value: Any, wanted: np.dtype[Any]) -> NDArray[Any]:
     """
     import numpy as np
 
-    if wanted.kind == "O":
+    if dtype.kind == "O":
         return np.asarray(value, object)
     array = np.asarray(value)
-    if array.dtype.kind == "f" and wanted == np.uint64:
+    if array.dtype.kind == "f" and dtype == np.uint64:
         exact = np.asarray(value, object)
         if all(type(number) is int and 0 <= number < 1 << 64 for number in exact.flat):
-            return exact.astype(wanted)
-    wide = array.dtype.kind == "O" and _kind(wanted) == "f"
+            return exact.astype(dtype)
+    wide = array.dtype.kind == "O" and _kind(dtype) == "f"
     if wide and all(type(number) in (int, float) for number in array.flat):
         try:
             return array.astype(np.float64)
@@ -203,21 +203,21 @@ def _read(value: Any, wanted: np.dtype[Any]) -> NDArray[Any]:
     return array
 
 
-def array_of_numbers(array: NDArray[Any], wanted: np.dtype[Any]) -> NDArray[Any] | None:
+def array_of_numbers(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:
     """Return an array of Python numbers in another dtype. None if a value would change.
 
     Integers become floats and floats shorter floats, as long as none becomes infinite.
     """
     import numpy as np
 
-    kind = _kind(wanted)
+    kind = _kind(dtype)
     if array.size and kind not in _WIDENS.get(array.dtype.kind, ""):
         return None
     if array.size and kind in "iu":
-        bounds = np.iinfo(wanted)
+        bounds = np.iinfo(dtype)
         if int(array.min()) < bounds.min or int(array.max()) > bounds.max:
             return None
     with np.errstate(over="ignore", invalid="ignore"):
-        cast: NDArray[Any] = array.astype(wanted)
+        cast: NDArray[Any] = array.astype(dtype)
     tests = (np.isfinite, np.isnan) if kind == "f" and array.size else ()
     return cast if all(np.array_equal(test(cast), test(array)) for test in tests) else None

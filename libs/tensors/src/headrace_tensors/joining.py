@@ -81,11 +81,11 @@ def copied(array: NDArray[Any]) -> NDArray[Any]:
     """Copy an array into memory of its own, up to 64 KiB with the interpreter lock held. See `gather`."""
     import numpy as np
 
-    held = array.size > _FEW and array.nbytes <= _HELD_BYTES and not array.dtype.hasobject
-    held = held and array.flags.c_contiguous
-    raw = array.reshape(-1).view(np.dtype((np.void, array.nbytes))) if held else array
+    as_void = array.size > _FEW and array.nbytes <= _HELD_BYTES and not array.dtype.hasobject
+    as_void = as_void and array.flags.c_contiguous
+    raw = array.reshape(-1).view(np.dtype((np.void, array.nbytes))) if as_void else array
     copy: NDArray[Any] = raw.copy()
-    return copy.view(array.dtype).reshape(array.shape) if held else copy
+    return copy.view(array.dtype).reshape(array.shape) if as_void else copy
 
 
 def rows_apart(output: NDArray[Any]) -> list[NDArray[Any]]:

@@ -95,14 +95,14 @@ def prove_crops(
         SetupError: An output follows no axis in steps, or several, or has padding where a row alone has elements of its
             own, or the model takes none of the lengths that were tried.
     """
-    told = find_crops(signature, options.crop) if options.ragged == "pad" else {}
+    crops = find_crops(signature, options.crop) if options.ragged == "pad" else {}
     pads = options.pad_multiple > 1 or not (signature.one_at_a_time or most == 1)
     if options.ragged != "pad" or options.crop == {} or not pads:
-        return told
+        return crops
     refused: Exception | None = None
     for groups, step in _attempts(signature, real, options.pad_multiple):
         if all(group.low == group.high for group in groups):
-            return told
+            return crops
         try:
             return _Proof(run, signature, groups, step, most).crops()
         except SetupError:
@@ -112,7 +112,7 @@ def prove_crops(
                 raise
             refused = refused or error
     if options.crop:
-        return told
+        return crops
     raise SetupError(
         "ragged = 'pad' cannot be proven: the model refuses rows of unequal lengths:"
         f" {' '.join(str(refused).split())[:300]}",
@@ -201,7 +201,7 @@ class _Proof:
 
     def crops(self) -> dict[str, tuple[Crop, ...]]:
         """Return the crops by output. See `prove_crops`."""
-        short, middle, long = zip(*(one.tried for one in self._groups), strict=True)
+        short, middle, long = zip(*(group.tried for group in self._groups), strict=True)
         followed: dict[tuple[str, int], tuple[int, Crop]] = {}
         for number, group in enumerate(self._groups):
             if group.low == group.high:
@@ -235,7 +235,7 @@ class _Proof:
                 self._refuse(name, axis, reason)
         names = dict.fromkeys(name for name, _ in followed)
         crops = {
-            name: tuple(one for (of, _), (_, one) in followed.items() if of == name)
+            name: tuple(axis for (of, _), (_, axis) in followed.items() if of == name)
             for name in names
         }
         if rows > 1:
@@ -272,11 +272,11 @@ class _Proof:
                     reason = f"element {lost[0]} of a row is its own alone, and padding beside a longer row"
                     self._refuse(name, crop.axis, reason)
 
-    def _differing(self, one: Shapes, other: Shapes) -> list[tuple[str, int]]:
+    def _differing(self, first: Shapes, other: Shapes) -> list[tuple[str, int]]:
         """Return output and axis, counted with the batch axis, where lengths differ; of a sample only."""
         batch = {port.name: port.axis for port in self._signature.outputs}
         differing = []
-        for name, shape in one.items():
+        for name, shape in first.items():
             if len(shape) != len(other[name]):
                 self._refuse(
                     name, 0, f"it has {len(shape)} axes in one run, {len(other[name])} in another"
@@ -288,7 +288,7 @@ class _Proof:
     def _steps(self, number: int, name: str, axis: int) -> Steps:
         """Return how an axis follows a group: found at two steps, or as a factor, and tried at all three lengths."""
         group, step = self._groups[number], self._step
-        middle = [one.tried[1] for one in self._groups]
+        middle = [group.tried[1] for group in self._groups]
 
         def value(count: int) -> int:
             middle[number] = count * step

@@ -42,9 +42,9 @@ LOST_DEVICE: Final = (
 """The errors, as in NVIDIA's reference of ``cudaError_t``: those of which it says that the process must be started
 again, damaged memory, and the unknown one."""
 
-_NAMES: Final = {one.name for one in LOST_DEVICE}
-_NUMBERS: Final = {one.number for one in LOST_DEVICE}
-_TEXTS: Final = (*(one.text for one in LOST_DEVICE), "illegal address", "gpu is lost")
+_NAMES: Final = {error.name for error in LOST_DEVICE}
+_NUMBERS: Final = {error.number for error in LOST_DEVICE}
+_TEXTS: Final = (*(error.text for error in LOST_DEVICE), "illegal address", "gpu is lost")
 
 
 def is_lost(*, name: str | None = None, number: int | None = None, text: str = "") -> bool:
@@ -57,8 +57,8 @@ def is_lost(*, name: str | None = None, number: int | None = None, text: str = "
     """
     if name in _NAMES or number in _NUMBERS:
         return True
-    said = text.lower()
-    return any(one in said for one in _TEXTS)
+    lowered = text.lower()
+    return any(part in lowered for part in _TEXTS)
 
 
 def lost_device(error: BaseException, place: str = "the device") -> InstanceLostError | None:

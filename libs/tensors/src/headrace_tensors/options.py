@@ -17,7 +17,7 @@ _Key = Annotated[str, Field(min_length=1)]
 def _pad_value(value: Any) -> Any:
     """Refuse what is neither a number nor a table of numbers, with a single error."""
     if isinstance(value, dict):
-        return {name: _number(one) for name, one in value.items()}
+        return {name: _number(number) for name, number in value.items()}
     return _number(value)
 
 

@@ -302,7 +302,7 @@ def refuse_other_axes(
                 if name is None and port.shape[axis] is None
             ]
         if not within:  # an exporter fixes the batch axis of an input and of its outputs alike
-            rows = {one.shape[one.axis] for one in inputs if one.batched} - {None}
+            rows = {port.shape[port.axis] for port in inputs if port.batched} - {None}
             within = [axis for axis, length in enumerate(port.shape) if axis and length in rows]
         raise SetupError(
             f"by the names of its axes, the first axis of output {port.name} {shown} is not the batch axis",

@@ -150,15 +150,15 @@ def check_axes(tensor: Any, port: Port, key: str, text: Callable[[Any], str] = t
     return bool(missing)
 
 
-def _hint_of_shape(found: tuple[int, ...], exact: tuple[int, ...] | None) -> str | None:
+def _hint_of_shape(shape: tuple[int, ...], exact: tuple[int, ...] | None) -> str | None:
     """Return what to do about a picture of another size, or with its channels elsewhere."""
-    if exact is None or len(found) != 3 or len(exact) != 3 or min(exact) > 4:
+    if exact is None or len(shape) != 3 or len(exact) != 3 or min(exact) > 4:
         return None
-    if sorted(found) == sorted(exact):
+    if sorted(shape) == sorted(exact):
         return "Its axes are in another order: array.transpose, or Mat2Tensor for a picture."
     places = [axis for axis in range(3) if exact[axis] > 4]
     size = ",".join(str(exact[axis]) for axis in places)
-    same = len(places) == 2 and all(found[axis] == exact[axis] for axis in {0, 1, 2} - {*places})
+    same = len(places) == 2 and all(shape[axis] == exact[axis] for axis in {0, 1, 2} - {*places})
     return f"Resize the picture first: ResizeMat({size})." if same else None
 
 

@@ -223,13 +223,13 @@ class RowRunner:
         real = None
         if options.warm_up_input is not None:
             real = read_warm_up(options.warm_up_input, signature)
-        told = [port.name for port in signature.outputs]
+        names = [port.name for port in signature.outputs]
         warm_up_rows(
             run,
             signature,
             self._logger,
             real=real,
-            told=told if options.unbatched == "all" else options.unbatched,
+            told=names if options.unbatched == "all" else options.unbatched,
             free_axes=free_axes,
             node=None if options.output_device == "device" else self.shared_by,
             most=self._most,

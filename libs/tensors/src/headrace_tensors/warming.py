@@ -212,7 +212,7 @@ def warm_up_rows(  # noqa: PLR0913 - all but three by name
 
 
 def _warn(
-    found: Mapping[str, RowVerdict],
+    verdicts: Mapping[str, RowVerdict],
     signature: Signature,
     node: str,
     logger: logging.Logger | logging.LoggerAdapter[Any],
@@ -222,7 +222,7 @@ def _warn(
     sequences = [port.name for port in (*signature.inputs, *signature.outputs) if _leads(port)]
     axes = ", ".join(f"{name} = 1" for name in sequences)
     or_axis = f". Or are its axes [steps, rows, ...]? Then batch_axis = {{{axes}}}" if axes else ""
-    for name, verdict in found.items():
+    for name, verdict in verdicts.items():
         if verdict.verdict == "dependent":
             logger.warning("%s", verdict.warning(node, name, fixed=fixed) + or_axis)
 
@@ -246,7 +246,7 @@ def _tied(signature: Signature) -> bool:
 
 
 def _least_of(*known: int | None) -> int | None:
-    return min((one for one in known if one is not None), default=None)
+    return min((n for n in known if n is not None), default=None)
 
 
 class _WarmUp:
@@ -288,9 +288,9 @@ class _WarmUp:
 
         count = len(rows)
         whole = [port.name for port in self._signature.inputs if not port.batched]
-        given = (self._whole(count, 0) or {}) if whole else {}
+        values = (self._whole(count, 0) or {}) if whole else {}
         feeds = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
-        feeds.update((name, given[name]) for name in whole if name in given)
+        feeds.update((name, values[name]) for name in whole if name in values)
         results = [
             (port.name, np.moveaxis(out, port.axis, 0))
             for port, out in zip(self._signature.outputs, self._ran(feeds, count), strict=True)
@@ -349,8 +349,8 @@ class _Rows(Sequence[Any]):
 
         if self._real is None:
             inputs = invented_inputs(self._all, 1, number, free_axes=self._free_axes) or {}
-            found = {port.name: inputs[port.name][0] for port in self._ports if port.name in inputs}
-            return {name: self._widened(row, number) for name, row in found.items()}
+            values = {p.name: inputs[p.name][0] for p in self._ports if p.name in inputs}
+            return {name: self._widened(row, number) for name, row in values.items()}
         turn, place = divmod(number, self._real.rows)
         tensors = self._real.tensors
         rows = {
@@ -363,12 +363,12 @@ class _Rows(Sequence[Any]):
             for name, tensor in rows.items()
         }
 
-    def _widened(self, one: NDArray[Any], number: int) -> NDArray[Any]:
-        if not number or not self._wider or one.dtype.kind == "b":
-            return one
-        if one.dtype.kind in "iu":
-            return one * one.dtype.type(7) + one.dtype.type(2) if self._bounded else one
-        return one * one.dtype.type(4) + one.dtype.type(4) if number % 2 else one
+    def _widened(self, row: NDArray[Any], number: int) -> NDArray[Any]:
+        if not number or not self._wider or row.dtype.kind == "b":
+            return row
+        if row.dtype.kind in "iu":
+            return row * row.dtype.type(7) + row.dtype.type(2) if self._bounded else row
+        return row * row.dtype.type(4) + row.dtype.type(4) if number % 2 else row
 
 
 def is_of_the_device(error: Exception) -> bool:

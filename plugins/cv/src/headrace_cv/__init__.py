@@ -57,4 +57,5 @@ _HOME = {
     "functions.transforms": "LetterBoxTransform boxes_to_image",
 }
 
-__getattr__, __dir__ = lazy_names(__name__, _HOME)
+if not TYPE_CHECKING:  # with these a type checker would accept every name
+    __getattr__, __dir__ = lazy_names(__name__, _HOME)

@@ -296,11 +296,11 @@ class NMSConformance(BackendConformance):
     def expected(self, k: int) -> Any:
         """Return the rows that a slow loop keeps."""
         rows = [row for row in self.make_item(k)["data"] if row[4] >= 0.1]
-        kept: list[Any] = []
+        best: list[Any] = []
         for row in sorted(rows, key=lambda row: -row[4]):
-            if all(row[5] != other[5] or _overlap(row, other) <= 0.5 for other in kept):
-                kept.append(row)
-        return np.array(kept)
+            if all(row[5] != other[5] or _overlap(row, other) <= 0.5 for other in best):
+                best.append(row)
+        return np.array(best)
 
 
 def _overlap(box: Any, other: Any) -> float:

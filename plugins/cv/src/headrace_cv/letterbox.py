@@ -160,15 +160,15 @@ class UnletterBox(PerImage):
         from headrace_cv.functions.transforms import LetterBoxTransform, boxes_to_image
 
         expected, clip = self.expected, options.clip
-        wanted = "a LetterBoxTransform, as LetterBoxMat and TopLeftResizeMat write it"
+        needed = "a LetterBoxTransform, as LetterBoxMat and TopLeftResizeMat write it"
 
         def work(request: Request) -> None:
             rows = read_key(request, "data", expected)
-            letterbox = read_key(request, "letterbox", wanted)
+            letterbox = read_key(request, "letterbox", needed)
             if not isinstance(letterbox, LetterBoxTransform):
                 got = "None" if letterbox is None else type(letterbox).__name__
                 problem = "the letterbox is unknown"
-                raise InputError(problem, key="letterbox", expected=wanted, got=got)
+                raise InputError(problem, key="letterbox", expected=needed, got=got)
             request["result"] = boxes_to_image(rows, letterbox, clip=clip)
 
         return work

@@ -90,7 +90,7 @@ class Fallback(headrace.Backend):
             self.min, self.max, self.rerun = self.child.min, self.child.max, self.child.rerun  # type: ignore[misc]
             self.bracket = replace(self.bracket, keys_of_child=place)
             self._choice = {"chosen": child.name, "not_chosen": reasons}  # type: ignore[attr-defined]
-            names = tuple(one.name for one in context.children)  # type: ignore[attr-defined]
+            names = tuple(child.name for child in context.children)  # type: ignore[attr-defined]
             self._all = context.store.node.get_or_create(("headrace_flow.fallback", names), dict)
             self._all[str(context.instance_index)] = self._choice
             return
@@ -103,7 +103,7 @@ class Fallback(headrace.Backend):
 
     def describe(self) -> dict[str, Any]:
         """Return the child that was chosen, and why not the others; also of instances that have chosen otherwise."""
-        others = {index: one for index, one in self._all.items() if one != self._choice}
+        others = {index: child for index, child in self._all.items() if child != self._choice}
         return {**self._choice, **({"instances": others} if others else {})}
 
 
@@ -133,7 +133,7 @@ def _has_word(value: Any) -> bool:
     if isinstance(value, str):
         return _WORD.search(value) is not None
     names = ("Fallback", *_LOADERS)
-    return _is_tree(value) and any(one.name in names for one in walk(value))
+    return _is_tree(value) and any(call.name in names for call in walk(value))
 
 
 def _is_tree(value: Any) -> bool:
@@ -156,9 +156,9 @@ def _chosen(table: Any, shared: Any, unchosen: list[Any], call: Any) -> Any:
     )
 
 
-def _refused(code: str, what: str, call: Any, span: Any = None) -> ConfigError:
+def _refused(code: str, message: str, call: Any, span: Any = None) -> ConfigError:
     place = {"file": call.source.file, "path": call.source.path, "text": call.text}
-    return ConfigError([Problem(code, what, span=span or call.name_span, **place)])
+    return ConfigError([Problem(code, message, span=span or call.name_span, **place)])
 
 
 def _by_suffix(call: Any, table: Any, shared: Any, unchosen: list[Any]) -> Any:
@@ -208,20 +208,20 @@ def _drop_options(
         for key, value in written.items()
         if value is not None
     ]
-    kept = {key for tree in here for key in _options(tree)}
-    for key in [*(theirs - kept) & table.keys()]:
+    keys = {key for tree in here for key in _options(tree)}
+    for key in [*(theirs - keys) & table.keys()]:
         _log.info("node %r: nothing uses %r: what has this option is not chosen", name, key)
         del table[key]
 
 
 def _options(tree: Any) -> Iterator[str]:
-    for one in walk(tree):
-        offered = [p for p in (core(), *installed()) if p.usable and one.part in p.backends]
+    for call in walk(tree):
+        offered = [p for p in (core(), *installed()) if p.usable and call.part in p.backends]
         with suppress(ConfigError, PluginError):
             if offered:
-                yield from offered[0].backend(one.part).Options.model_fields
+                yield from offered[0].backend(call.part).Options.model_fields
             else:
-                yield from resolve({"backend": one.part}).cls.Options.model_fields
+                yield from resolve({"backend": call.part}).cls.Options.model_fields
 
 
 def _why_absent(tree: Any) -> str | None:

@@ -222,8 +222,8 @@ class When(Condition):
 
     def verdict(self, queue: Queue, instance: InstanceView, now: float) -> Verdict:
         """Ask the function."""
-        said = self.function(queue, instance, now)
-        return said if isinstance(said, Verdict) else Verdict(bool(said))
+        value = self.function(queue, instance, now)
+        return value if isinstance(value, Verdict) else Verdict(bool(value))
 
 
 def _whole(value: int, name: str) -> int:
@@ -266,15 +266,15 @@ class ConditionPolicy(Sized):
         own = cls.Options
         if not issubclass(own, Sized.Options):
             body = {"__doc__": own.__doc__, "__module__": own.__module__}
-            made: Any = type(own.__name__, (own, Sized.Options), body)
-            cls.Options = made  # type: ignore[misc]
+            options: Any = type(own.__name__, (own, Sized.Options), body)
+            cls.Options = options  # type: ignore[misc]
 
     def __init__(self, options: Any = None) -> None:
         super().__init__(options)
-        made = self.make_condition(self.options)
-        if not isinstance(made, Condition):
-            raise TypeError(f"{type(self).__name__}.condition is {made!r} and no Condition")
-        self._condition = made
+        condition = self.make_condition(self.options)
+        if not isinstance(condition, Condition):
+            raise TypeError(f"{type(self).__name__}.condition is {condition!r} and no Condition")
+        self._condition = condition
 
     def make_condition(self, options: Any) -> Condition | None:
         """Return the condition. Called once, when the policy is made. The default: `condition`."""

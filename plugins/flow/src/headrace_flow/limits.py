@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import deque
+from collections import OrderedDict, deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -39,13 +39,13 @@ class Room:
     """Where the requests of one node wait. Only `Limit` looks into it, under its lock.
 
     Attributes:
-        waits: The requests that wait, the oldest first.
+        waits: The requests that wait by their handles, the oldest first. Who ends leaves.
         coming: The handles of the requests resumed because the node may run a batch. None where it may not.
         gathered: Whether they are the batch. Otherwise one of them has come first, and calls the others.
     """
 
     def __init__(self) -> None:
-        self.waits: deque[Kept] = deque()
+        self.waits: OrderedDict[Any, Kept] = OrderedDict()
         self.coming: set[Any] = set()
         self.gathered = False
 
@@ -89,6 +89,7 @@ class Limit:
             takes: The greatest weight of a batch there.
         """
         told: list[tuple[Room, Kept]] = []
+        waiting = {entry.handle: entry for entry in batch}
         with self._lock:
             expected = any(entry.handle in room.coming for entry in batch)
             if expected and (room.gathered or not room.waits):
@@ -98,25 +99,37 @@ class Limit:
                 runs = True
             elif expected:
                 told, runs = self._gather(room, takes), False
-                room.waits.extend(batch)
+                room.waits.update(waiting)
             elif self._running < self.most and not self._line:
                 self._running += 1
                 self._batches += 1
                 runs = True
             else:
-                room.waits.extend(batch)
+                room.waits.update(waiting)
                 told, runs = self._line_up(room), False
+        if not runs:
+            self._watch(room, batch)
         self._tell(told)
         return runs
+
+    def _watch(self, room: Room, batch: Sequence[Kept]) -> None:
+        """Have the room told once of the end of each request that waits in it, however often it does."""
+        for entry in batch:
+            notes, end = entry.handle.notes, partial(self._end, room)
+            if Room not in notes:
+                notes[Room] = room
+                if not entry.context.request.on_end(entry.handle, end):
+                    end(entry.handle)
 
     def _gather(self, room: Room, takes: float) -> list[tuple[Room, Kept]]:
         told: list[tuple[Room, Kept]] = []
         room.coming, room.gathered = set(), True
         while room.waits:
-            takes -= room.waits[0].weight
+            entry = next(iter(room.waits.values()))
+            takes -= entry.weight
             if takes < 0 and told:
                 break
-            entry = room.waits.popleft()
+            room.waits.popitem(last=False)
             room.coming.add(entry.handle)
             told.append((room, entry))
         return told
@@ -131,8 +144,8 @@ class Limit:
         told = []
         while self._running < self.most and self._line:
             room = self._line.popleft()
-            newest = room.waits.pop()
-            room.coming, room.gathered = {newest.handle}, False
+            handle, newest = room.waits.popitem()
+            room.coming, room.gathered = {handle}, False
             self._running += 1
             told.append((room, newest))
         return told
@@ -140,14 +153,16 @@ class Limit:
     def _tell(self, told: Sequence[tuple[Room, Kept]]) -> None:
         for room, entry in told:
             asks = entry.context.request
-            if asks.on_end(entry.handle, partial(self._end, room)):
-                asks.resume(entry.handle)
-            else:
-                self._end(room, entry.handle)
+            if not asks.resume(entry.handle) and asks.unwanted(entry.handle):
+                self._end(room, entry.handle)  # Ctrl-C came before the room could hear of its end
 
     def _end(self, room: Room, handle: Any) -> None:
-        """Note that a request of a room has ended, perhaps before it has come."""
+        """Note that a request of a room has ended, which waits or has been told to come."""
         with self._lock:
+            if room.waits.pop(handle, None) is not None:
+                if not room.waits and room in self._line:
+                    self._line.remove(room)
+                return
             if handle not in room.coming:
                 return
             room.coming.remove(handle)

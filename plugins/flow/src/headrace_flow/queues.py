@@ -246,8 +246,8 @@ class _Sender(_Mover):
 
     def _move(self, request: Request) -> None:
         if "data" not in request:
-            what = "the request has no 'data'"
-            raise InputError(what, key="data", expected="anything", got="nothing")
+            problem = "the request has no 'data'"
+            raise InputError(problem, key="data", expected="anything", got="nothing")
         result = request["data"]  # before it is queued: an interrupt here leaves nothing behind
         left_s = None if self.place.waits_while is None else lambda: self._left_s(request)
         self.queue.put(dict(request), left_s)

@@ -111,9 +111,9 @@ def _checked_script(path: Path, info: ValidationInfo) -> Path:
         raise ValueError("a script is named as pages.py:page, a file and a function in it")
     if (info.context or {}).get("allow_import") is False:
         raise ValueError(_REFUSED)
-    found = _FILE.validate_python(file, context=info.context)
-    _defined(_parsed(found), found.name, name)
-    return Path(f"{found}:{name}")
+    source = _FILE.validate_python(file, context=info.context)
+    _defined(_parsed(source), source.name, name)
+    return Path(f"{source}:{name}")
 
 
 def _parsed(file: Path) -> ast.Module:
@@ -124,7 +124,7 @@ def _parsed(file: Path) -> ast.Module:
 
 
 def _functions(module: ast.Module) -> dict[str, ast.FunctionDef]:
-    return {one.name: one for one in module.body if isinstance(one, ast.FunctionDef)}
+    return {node.name: node for node in module.body if isinstance(node, ast.FunctionDef)}
 
 
 def _defined(module: ast.Module, file: str, name: str) -> None:
@@ -145,14 +145,14 @@ def _aliases(module: ast.Module) -> Iterator[ast.alias]:
 
 def _constant_nodes(module: ast.Module, name: str) -> list[str]:
     """Return the nodes that a function, and those of its file that it names, call by a constant name."""
-    functions, todo, seen = _functions(module), [name], set()
+    functions, todo, visited = _functions(module), [name], set()
     names = _names_of_call(module)
     nodes: dict[str, None] = {}
     while todo:
         code = todo.pop()
-        if code in seen or code not in functions:
+        if code in visited or code not in functions:
             continue
-        seen.add(code)
+        visited.add(code)
         for node in ast.walk(functions[code]):
             if isinstance(node, ast.Name):
                 todo.append(node.id)
@@ -165,13 +165,14 @@ def _constant_nodes(module: ast.Module, name: str) -> list[str]:
 
 def _names_of_call(module: ast.Module) -> set[str]:
     """Return the names by which a file knows `call`, as ``call`` and ``headrace_flow.call``."""
-    found: set[str] = set()
+    names: set[str] = set()
     for node in ast.walk(module):
         if isinstance(node, ast.ImportFrom) and node.module in _HOMES:
-            found |= {one.asname or one.name for one in node.names if one.name == "call"}
+            names |= {alias.asname or alias.name for alias in node.names if alias.name == "call"}
         elif isinstance(node, ast.Import):
-            found |= {f"{one.asname or one.name}.call" for one in node.names if one.name in _HOMES}
-    return found
+            homes = [alias for alias in node.names if alias.name in _HOMES]
+            names |= {f"{alias.asname or alias.name}.call" for alias in homes}
+    return names
 
 
 def _split(path: Path) -> tuple[Path, str]:
@@ -196,13 +197,13 @@ class _Step:
         self.alone = isinstance(yielded, Call)
         listed = [yielded] if self.alone else yielded
         if not isinstance(listed, (list, tuple)) or not all(
-            isinstance(one, Call) for one in listed
+            isinstance(call, Call) for call in listed
         ):
             text = f"{name} yielded something of type {type(yielded).__name__}"
             hint = 'A script yields call("node", data), a list of such calls, or part(value).'
             raise ContractError(text, hint=hint)
         self.calls: list[Call] = list(listed)
-        self.made = [dict(one.request) for one in self.calls]
+        self.made = [dict(call.request) for call in self.calls]
         self.errors: dict[int, BaseException] = {}
         self.withdraw: list[Callable[[], object]] = []
         self._places = {id(request): place for place, request in enumerate(self.made)}
@@ -217,13 +218,13 @@ class _Step:
         ``ended()`` is called when the last one ends later.
         """
 
-        def then(made: Request, error: BaseException | None) -> None:
-            if self._took(made, error):
+        def then(answer: Request, error: BaseException | None) -> None:
+            if self._took(answer, error):
                 ended()
 
         together: dict[tuple[str, bool | str], list[int]] = {}
-        for place, one in enumerate(self.calls):
-            together.setdefault((one.node, one.parts), []).append(place)
+        for place, call in enumerate(self.calls):
+            together.setdefault((call.node, call.parts), []).append(place)
         for (node, parts), places in together.items():
             sent = [self.made[i] for i in places]
             try:
@@ -234,23 +235,24 @@ class _Step:
                     self._took(self.made[place], InputError(text, hint=error.hint))
         return self._took(None, None)
 
-    def _took(self, made: Request | None, error: BaseException | None) -> bool:
+    def _took(self, answer: Request | None, error: BaseException | None) -> bool:
         """Take note that a call has ended; True for the last one."""
         with self._lock:
             if error is not None:
-                self.errors[self._places[id(made)]] = error
+                self.errors[self._places[id(answer)]] = error
             self._open -= 1
             return self._open == 0
 
     def outcome(self) -> tuple[Any, BaseException | None]:
         """Return the value of the ``yield``, or the error to raise there, once all calls have ended."""
-        found: list[Any] = []
-        for place, (one, made) in enumerate(zip(self.calls, self.made, strict=True)):
+        results: list[Any] = []
+        for place, (call, answer) in enumerate(zip(self.calls, self.made, strict=True)):
             error = self.errors.pop(place, None)
-            if error is not None and one.errors == "raise":
+            if error is not None and call.errors == "raise":
                 return None, error
-            found.append(error if error is not None else made if one.whole else made["result"])
-        return found[0] if self.alone else found, None
+            value = answer if call.whole or error is not None else answer["result"]
+            results.append(value if error is None else error)
+        return results[0] if self.alone else results, None
 
 
 class _Run:

@@ -47,8 +47,8 @@ class _Name(NamedTuple):
 
 
 def _context(request: Request) -> Mapping[str, Any]:
-    found = request.get(CONTEXT)
-    return found if isinstance(found, Mapping) else {}
+    context = request.get(CONTEXT)
+    return context if isinstance(context, Mapping) else {}
 
 
 def _apart(session: Any) -> Hashable:
@@ -143,9 +143,9 @@ class Sessions:
             self._begin(session, now)
 
     def _begin(self, session: _Name, now: float) -> _Session:
-        found = self._found[session] = _Session(now)
+        entry = self._found[session] = _Session(now)
         self._kept[session.client] += 1
-        return found
+        return entry
 
     def _forget(self, session: _Name) -> None:
         del self._found[session]
@@ -156,8 +156,8 @@ class Sessions:
     def state(self, session: _Name) -> dict[str, Any] | None:
         """Return the state that a request gets whose turn it is; None where there is none."""
         with self._lock:
-            found = self._found.get(session)
-            return None if found is None else found.state
+            entry = self._found.get(session)
+            return None if entry is None else entry.state
 
     def ended(self, session: _Name, change: Callable[[Any], dict[str, Any] | None]) -> None:
         """Store what a request has left, which has ended, and let the next one of the session run.
@@ -347,13 +347,13 @@ class StateFul(headrace.Backend):
         keep = self.options.keep
         description: dict[str, Any] = {"sequence_key": self.options.key, "keep": dict(keep)}
         description["initial"] = sorted(self._initial(None))
-        for side, kept in (("inputs", {*keep.values()}), ("outputs", {*keep})):
+        for side, names in (("inputs", {*keep.values()}), ("outputs", {*keep})):
             declared = self._described.get(side)
             if isinstance(declared, dict):
                 description[side] = {
                     name: about
                     for name, about in declared.items()
-                    if (about.get("key", name) if side == "inputs" else name) not in kept
+                    if (about.get("key", name) if side == "inputs" else name) not in names
                 }
         return description
 
@@ -389,18 +389,18 @@ class StateFul(headrace.Backend):
         return outcomes
 
     def _admit(self, request: Request) -> bool:
-        key, wanted = self.options.key, "text, a number, or another hashable value"
+        key, needed = self.options.key, "text, a number, or another hashable value"
         session = request.get(key)
         if session is None:
             got = "None" if key in request else "nothing"
-            raise InputError("the request has no session", key=key, expected=wanted, got=got)
+            raise InputError("the request has no session", key=key, expected=needed, got=got)
         try:
             hash(session)
             name = self._sessions.name_of(request)
             hash(name)
         except (TypeError, ValueError) as error:
             got = str(error) if isinstance(error, ValueError) else type(session).__name__
-            raise InputError(key=key, expected=wanted, got=got) from None
+            raise InputError(key=key, expected=needed, got=got) from None
         for flag in (START, END):
             _flag(request, flag)
         self._sessions.admit(request, name)
@@ -434,8 +434,8 @@ class StateFul(headrace.Backend):
             elif output in request:
                 after[key] = request[output]
             else:
-                given = ", ".join(map(repr, result)) if isinstance(result, dict) else "no dict"
-                hint = f"`keep` names outputs of {self._child._label()}, whose result has {given}."
+                names = ", ".join(map(repr, result)) if isinstance(result, dict) else "no dict"
+                hint = f"`keep` names outputs of {self._child._label()}, whose result has {names}."
                 return ContractError(f"the child gave no {output!r} to keep", hint=hint)
         if isinstance(result, dict) and len(apart) < len(result):
             request["result"] = apart

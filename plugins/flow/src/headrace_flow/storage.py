@@ -51,8 +51,8 @@ class KVStorage:
             KeyError: The key is there already.
             RequestNotFoundError: The request is unknown.
         """
-        held = [value]
-        if self._find(request_id).setdefault(key, held) is not held:
+        cell = [value]
+        if self._find(request_id).setdefault(key, cell) is not cell:
             raise KeyError(f"request {request_id!r} has the key {key!r} already")
 
     def insert_or_assign(self, request_id: Any, key: str, value: Any) -> None:
@@ -69,8 +69,8 @@ class KVStorage:
         Raises:
             RequestNotFoundError: The request is unknown.
         """
-        held = self._find(request_id).get(key)
-        return default if held is None else held[0]
+        cell = self._find(request_id).get(key)
+        return default if cell is None else cell[0]
 
     def contains(self, request_id: Any, key: str | None = None) -> bool:
         """Tell whether a request is there, and has ``key`` if one is given."""
@@ -83,7 +83,7 @@ class KVStorage:
         Raises:
             RequestNotFoundError: The request is unknown.
         """
-        return {key: held[0] for key, held in self._find(request_id).copy().items()}
+        return {key: cell[0] for key, cell in self._find(request_id).copy().items()}
 
     def remove(self, request_id: Any) -> None:
         """End a request and forget its values.

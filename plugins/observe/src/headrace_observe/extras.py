@@ -25,9 +25,9 @@ def library(name: str, extra: str | None, purpose: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         missing = name.partition(".")[0]
-        what = missing if extra is None else f'"headrace-observe[{extra}]"'
+        package = missing if extra is None else f'"headrace-observe[{extra}]"'
         raise MissingDependencyError(
             f"{purpose} needs {missing}, which is not installed",
             distribution="headrace-observe",
-            hint=f"Install it: pip install {what}",
+            hint=f"Install it: pip install {package}",
         ) from error

@@ -76,7 +76,7 @@ def setup_logging(
     handler.setFormatter(_JsonLines() if json else text)
     logger = logging.getLogger(_AREA)
     with _lock:
-        for one in [one for one in logger.handlers if isinstance(one, _OurHandler)]:
-            logger.removeHandler(one)
+        for former in [each for each in logger.handlers if isinstance(each, _OurHandler)]:
+            logger.removeHandler(former)
         logger.addHandler(handler)
         logger.setLevel(level.upper() if isinstance(level, str) else level)

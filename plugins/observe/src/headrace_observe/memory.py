@@ -168,39 +168,39 @@ class Memory:
     @cached_property
     def first_nodes(self) -> set[str]:
         """The nodes at which requests come to the pipeline: no other one leads to them."""
-        return {*self.nodes}.difference(*((*one.next, *one.calls) for one in self.nodes.values()))
+        return {*self.nodes}.difference(*((*n.next, *n.calls) for n in self.nodes.values()))
 
     def idle_until(self, at: float) -> float:
         """Return when, at last before a time, a request came while none was on its way. The first one did."""
-        found, busy_until = at, float("-inf")
-        for one in sorted(self.visits, key=lambda visit: visit.arrival):
-            if one.arrival > at:
+        idle_s, busy_until = at, float("-inf")
+        for visit in sorted(self.visits, key=lambda visit: visit.arrival):
+            if visit.arrival > at:
                 break
-            if one.arrival > busy_until and one.node in self.first_nodes:
-                found = one.arrival
-            busy_until = max(busy_until, one.ended)
-        return found
+            if visit.arrival > busy_until and visit.node in self.first_nodes:
+                idle_s = visit.arrival
+            busy_until = max(busy_until, visit.ended)
+        return idle_s
 
     @cached_property
     def pauses(self) -> dict[tuple[str, int], list[tuple[float, float]]]:
         """From when to when each instance was away, in order."""
-        found: dict[tuple[str, int], list[tuple[float, float]]] = defaultdict(list)
-        for one in sorted(self.changes, key=lambda change: change.at):
-            known = found[one.node, one.instance]
+        spans: dict[tuple[str, int], list[tuple[float, float]]] = defaultdict(list)
+        for change in sorted(self.changes, key=lambda change: change.at):
+            known = spans[change.node, change.instance]
             if known and known[-1][1] == float("inf"):
-                known[-1] = known[-1][0], one.at
-            if one.state in ("paused", "lost"):
-                known.append((one.at, float("inf")))
-        return found
+                known[-1] = known[-1][0], change.at
+            if change.state in ("paused", "lost"):
+                known.append((change.at, float("inf")))
+        return spans
 
     @cached_property
     def by_name(self) -> dict[str, list[Visit]]:
         """The visits of each identifier."""
-        found: dict[str, list[Visit]] = defaultdict(list)
-        for one in self.visits:
-            if one.request_id is not None:
-                found[one.request_id].append(one)
-        return found
+        visits: dict[str, list[Visit]] = defaultdict(list)
+        for visit in self.visits:
+            if visit.request_id is not None:
+                visits[visit.request_id].append(visit)
+        return visits
 
     def visits_of(self, request_id: object) -> list[Visit]:
         """Return the visits of an identifier, none where it is not remembered."""
@@ -209,11 +209,11 @@ class Memory:
     @cached_property
     def _waits(self) -> dict[str, tuple[list[float], list[float]]]:
         """The times at which requests came to each node, and those at which they left its queue, in order."""
-        found: dict[str, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
-        for one in self.visits:
-            found[one.node][0].append(one.arrival)
-            found[one.node][1].append(one.cut)
-        return {node: (sorted(came), sorted(left)) for node, (came, left) in found.items()}
+        times: dict[str, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
+        for visit in self.visits:
+            times[visit.node][0].append(visit.arrival)
+            times[visit.node][1].append(visit.cut)
+        return {node: (sorted(came), sorted(left)) for node, (came, left) in times.items()}
 
     def in_queue_at(self, visit: Visit) -> float:
         """Return when a request had room in the queue of its node, in seconds."""
@@ -246,8 +246,8 @@ class Memory:
         """Return the lines of the file: first what it is, then the visits in the order in which they ended."""
         about = {"kind": _KIND, "version": _VERSION, "nodes": self.nodes, "changes": self.changes}
         yield json.dumps({**about, "replay": self.replay})
-        for one in self.visits:
-            yield json.dumps(one)
+        for visit in self.visits:
+            yield json.dumps(visit)
 
 
 def is_dump(path: str | os.PathLike[str]) -> bool:

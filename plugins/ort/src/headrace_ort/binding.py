@@ -33,7 +33,7 @@ class Binding:
         session: The session, on a CUDA or TensorRT provider.
         signature: Inputs and outputs of the session.
         memory: The instance's memory on the device.
-        kept: Gets the objects that must live until the stream has done its work.
+        owners: Gets the objects that must live until the stream has done its work.
         kind: ONNX Runtime's name of the kind of device.
         ordinal: The number of the device.
         to_cpu: Whether outputs are bound to the CPU.
@@ -44,14 +44,14 @@ class Binding:
         session: Any,
         signature: Signature,
         memory: DeviceMemory,
-        kept: list[Any],
+        owners: list[Any],
         *,
         kind: str,
         ordinal: int,
         to_cpu: bool,
     ) -> None:
         self._session, self._signature = session, signature
-        self._memory, self._kept = memory, kept
+        self._memory, self._kept = memory, owners
         self._device = kind, ordinal
         self._outputs_on = ("cpu", 0) if to_cpu else self._device
         self._optional = any(port.optional for port in signature.inputs)

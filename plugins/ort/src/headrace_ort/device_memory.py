@@ -28,7 +28,7 @@ class DeviceMemory:
         signature: Inputs and outputs of the session.
         ordinal: The number of the device.
         stream: The handle of the stream on which copies are started.
-        kept: Gets the objects that must live until the stream has done its work.
+        owners: Gets the objects that must live until the stream has done its work.
         kind: ONNX Runtime's name of the kind of device.
 
     Attributes:
@@ -36,9 +36,9 @@ class DeviceMemory:
     """
 
     def __init__(
-        self, signature: Signature, ordinal: int, stream: int, kept: list[Any], kind: str
+        self, signature: Signature, ordinal: int, stream: int, owners: list[Any], kind: str
     ) -> None:
-        self._ordinal, self._stream, self._kind, self._kept = ordinal, stream, kind, kept
+        self._ordinal, self._stream, self._kind, self._kept = ordinal, stream, kind, owners
         ports = (*signature.inputs, *signature.outputs)
         self.pinned = {port.name: cuda.PinnedBuffer(ordinal) for port in ports}
         self._staged: dict[str, tuple[tuple[int, ...], Any]] = {}

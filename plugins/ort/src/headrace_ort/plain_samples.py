@@ -38,14 +38,14 @@ def runner_of_samples(
     one_each = len(needed) == len(signature.outputs) == 1
     if not one_each or signature.rows is not None or signature.passed:
         return None
-    (port,), (wanted,) = needed, signature.outputs
+    (port,), (result,) = needed, signature.outputs
     shape, dtype = port.exact, numpy_dtype(port.dtype)
     others = frozenset(keys.values()) - {keys[port.name]}
     # The elements of an array of objects would have to be checked one by one.
-    if shape is None or port.axis or wanted.axis or not wanted.batched or dtype.kind == "O":
+    if shape is None or port.axis or result.axis or not result.batched or dtype.kind == "O":
         return None
     filled = signature.filled if signature.sizes else int
-    key, name, names, kind = keys[port.name], port.name, [wanted.name], np.ndarray
+    key, name, names, kind = keys[port.name], port.name, [result.name], np.ndarray
 
     def run_samples(batch: list[Request]) -> bool:
         samples = []

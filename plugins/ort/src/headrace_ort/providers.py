@@ -57,34 +57,34 @@ def choose_providers(
         raise SetupError(f"provider named twice: {', '.join(doubled)}")
     _refuse_missing(chosen)
     options = options or {}
-    given = {_full_name(name): dict(values) for name, values in options.items()}
-    if len(given) < len(options):
+    values_of = {_full_name(name): dict(values) for name, values in options.items()}
+    if len(values_of) < len(options):
         raise SetupError(f"provider_options has a provider twice: {', '.join(options)}")
-    for name in given:
+    for name in values_of:
         if name not in chosen:
             raise SetupError(f"provider_options for {name}, which `providers` does not name")
-    if given.get(CPU):
-        ignored = ", ".join(given[CPU])
+    if values_of.get(CPU):
+        ignored = ", ".join(values_of[CPU])
         raise SetupError(
             f"provider_options for {CPU}, which has none and would ignore {ignored}",
             hint="What concerns the CPU is in `session_config` and `intra_op_threads`.",
         )
     result = []
     for name in chosen:
-        values = {key: _text(value) for key, value in given.get(name, {}).items()}
+        values = {key: _text(value) for key, value in values_of.get(name, {}).items()}
         if index and name in ON_CUDA:
             values.setdefault("device_id", str(index))
         result.append((name, values))
     return result
 
 
-def check_providers(asked: Sequence[str], real: Sequence[str]) -> None:
+def check_providers(names: Sequence[str], real: Sequence[str]) -> None:
     """Refuse a session that does not run on all providers that the user has named.
 
     Raises:
         SetupError: A provider of ``asked`` is not among the ``real`` ones of the session.
     """
-    lost = [name for name in asked if name not in real]
+    lost = [name for name in names if name not in real]
     if lost:
         raise SetupError(
             f"{', '.join(lost)} could not be created; ONNX Runtime would run on {', '.join(real)}",
@@ -102,11 +102,11 @@ def _full_name(name: str) -> str:
     """Return the full name of a provider that ONNX Runtime knows, even if the installed build does not have it."""
     known = [*ort.get_all_providers(), *ort.get_available_providers()]
     short: dict[str, str] = {full.lower().removesuffix(_SUFFIX): full for full in known}
-    wanted = name.strip().lower().removesuffix(_SUFFIX)
-    if wanted not in short:
+    key = name.strip().lower().removesuffix(_SUFFIX)
+    if key not in short:
         problem = f"ONNX Runtime {ort.__version__} knows no provider {name!r}"
-        raise SetupError(problem, hint=among(wanted, sorted(short)))
-    return short[wanted]
+        raise SetupError(problem, hint=among(key, sorted(short)))
+    return short[key]
 
 
 def _refuse_missing(chosen: Sequence[str]) -> None:

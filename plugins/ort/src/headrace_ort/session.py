@@ -123,9 +123,9 @@ def make_session(  # noqa: PLR0913 - all but two by name
     return session
 
 
-def _check_choice(what: str, value: object, known: Mapping[str, Any]) -> None:
+def _check_choice(name: str, value: object, known: Mapping[str, Any]) -> None:
     if value not in known:
-        raise ValueError(f"{what} is one of {', '.join(known)}, not {value!r}")
+        raise ValueError(f"{name} is one of {', '.join(known)}, not {value!r}")
 
 
 def run_options(log_level: str = "fatal") -> Any:
@@ -151,7 +151,7 @@ _ERRNO = re.compile(r"system error number (\d{1,4})\b")
 def _reason(error: Exception) -> str:
     """Return the text of ONNX Runtime's error without its prefix, and what a number of the system means."""
     text = str(error).strip()
-    text = _ERRNO.sub(lambda found: f"{found[0]} ({os.strerror(int(found[1]))})", text)
+    text = _ERRNO.sub(lambda match: f"{match[0]} ({os.strerror(int(match[1]))})", text)
     return text.removeprefix("[ONNXRuntimeError] : ") or type(error).__name__
 
 

@@ -83,9 +83,9 @@ def read_signature(
         if node.shape and node.name not in named
     }
     if not first and not named:
-        what = f"no input with a batch axis; its inputs: {_listed(takes)}" if takes else "no input"
+        text = f"no input with a batch axis; its inputs: {_listed(takes)}" if takes else "no input"
         raise SetupError(
-            f"the model has {what}",
+            f"the model has {text}",
             hint="Name its outputs in `unbatched` to run requests one at a time. An input without a "
             "declared shape counts as a scalar: export it with shapes.",
         )

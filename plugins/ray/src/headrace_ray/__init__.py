@@ -16,4 +16,5 @@ __version__ = "0.1.0"
 
 __all__ = ["RayActor", "__version__"]
 
-__getattr__, __dir__ = lazy_names(__name__, {"backend": "RayActor"})
+if not TYPE_CHECKING:  # with these a type checker would accept every name
+    __getattr__, __dir__ = lazy_names(__name__, {"backend": "RayActor"})

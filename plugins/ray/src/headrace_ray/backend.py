@@ -146,13 +146,13 @@ class RayActor(Apart):
         resources = dict(options.resources)
         if options.accelerator_type is not None:
             resources[f"accelerator_type:{options.accelerator_type}"] = _LEAST_ACCELERATOR
-        given = (options.num_cpus, options.num_gpus, resources, options.placement)
-        wanted = Wanted(*given, options.placement_timeout_s)
+        resource = (options.num_cpus, options.num_gpus, resources, options.placement)
+        needs = Wanted(*resource, options.placement_timeout_s)
         own = {"headrace-process": headrace_process.__version__, "headrace-ray": __version__}
         self._versions = {**versions_of(elements_of(inside)), **own}
         self._started: set[int] = set()
         self.instance_index = index = context.instance_index
-        self._group = self.siblings(context, lambda: Group(wanted))
+        self._group = self.siblings(context, lambda: Group(needs))
         self._group.take_seats(range(inside.instances) or (index,), context.cancelled)
         super().init(options, context)
 

@@ -56,10 +56,10 @@ class Holding:
             os._exit(0)
 
 
-def _differing(wanted: Mapping[str, str]) -> list[str]:
+def _differing(digests: Mapping[str, str]) -> list[str]:
     """Return what is installed here in another version than is wanted, a sentence each."""
     differences: list[str] = []
-    for name, there in wanted.items():
+    for name, there in digests.items():
         try:
             here = "{}.{}".format(*sys.version_info) if name == "python" else version(name)
         except PackageNotFoundError:

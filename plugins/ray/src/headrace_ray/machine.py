@@ -84,10 +84,10 @@ class Machine:
     def _listen(self) -> None:
         """Take what the worker says, until the process has ended, or nothing has come for three heartbeats."""
         try:
-            with self._control.makefile("rb") as said:
+            with self._control.makefile("rb") as stream:
                 while self._status is None:
-                    kind, size = FRAME.unpack(said.read(FRAME.size))
-                    content = said.read(size)
+                    kind, size = FRAME.unpack(stream.read(FRAME.size))
+                    content = stream.read(size)
                     if kind == REPORT:
                         self._reports.sendall(content)
                     elif kind == ENDED:

@@ -102,13 +102,13 @@ class Group(Siblings):
             new = [index for index in indices if index not in self.seats]
             if not new:
                 return
-            wanted = self.wanted
+            needs = self.wanted
             apart_from: set[str] = set()
-            if wanted.placement == "strict_spread":
+            if needs.placement == "strict_spread":
                 before = {id(seat.reservation): seat.reservation for seat in self.seats.values()}
                 apart_from.update(*(reservation.nodes() for reservation in before.values()))
             reserved = reserve(
-                wanted.bundle, len(new), wanted.placement, wanted.timeout_s, cancelled, apart_from
+                needs.bundle, len(new), needs.placement, needs.timeout_s, cancelled, apart_from
             )
             self.seats |= {index: Seat(reserved, part) for part, index in enumerate(new)}
 
@@ -173,11 +173,11 @@ class ActorPlace:
         if not ray.is_initialized():  # a call of Ray would start a cluster
             problem = "this program is not connected to Ray any more"
             raise SetupError(problem, hint="Close the pipeline before ray.shutdown().")
-        wanted, seat = self._group.wanted, self._group.seats[self._index]
+        needs, seat = self._group.wanted, self._group.seats[self._index]
         actor = ray.remote(Holding).options(
-            num_cpus=wanted.num_cpus,
-            num_gpus=wanted.num_gpus,
-            resources=dict(wanted.resources) or None,
+            num_cpus=needs.num_cpus,
+            num_gpus=needs.num_gpus,
+            resources=dict(needs.resources) or None,
             scheduling_strategy=seat.reservation.strategy(seat.index),
             max_restarts=0,
         )

@@ -23,10 +23,10 @@ def _infer(data: bytes) -> bytes:
     """Answer a ``ModelInferRequest``: each row, plus the sum of its elements."""
     from headrace_remote.protocol import message
 
-    asked = message("ModelInferRequest").FromString(data)
-    x = np.frombuffer(asked.raw_input_contents[0], np.float32).reshape(-1, _ROW)
+    request = message("ModelInferRequest").FromString(data)
+    x = np.frombuffer(request.raw_input_contents[0], np.float32).reshape(-1, _ROW)
     y = x + x.sum(axis=1, keepdims=True)
-    response = message("ModelInferResponse")(model_name=asked.model_name, id=asked.id)
+    response = message("ModelInferResponse")(model_name=request.model_name, id=request.id)
     response.outputs.add(name="y", datatype="FP32", shape=y.shape)
     response.raw_output_contents.append(y.tobytes())
     answer: bytes = response.SerializeToString()

@@ -168,8 +168,8 @@ class RemoteModel:
         for request in requests:
             context = request.get("context")
             if isinstance(context, Mapping):
-                given = {name: context.get(name) for name in _TRACE}
-                sent = {name: str(value) for name, value in given.items() if _may_travel(value)}
+                fields = {name: context.get(name) for name in _TRACE}
+                sent = {name: str(value) for name, value in fields.items() if _may_travel(value)}
                 if "traceparent" not in sent:
                     sent.pop("tracestate", None)
                 if sent:
@@ -239,12 +239,12 @@ def open_model(options: RemoteOptions, logger: logging.Logger) -> RemoteModel:
     """
     warn_of_plain_text(options, logger)
     metadata = metadata_of(options)
-    asked = message("ModelReadyRequest")(name=options.model, version=options.version)
+    ready = message("ModelReadyRequest")(name=options.model, version=options.version)
     servers = connect(options, lambda: Breaker(options.failures, options.health_ms / 1000))
     patience_s = options.health_timeout_ms / 1000
     pool = Pool(
         servers,
-        lambda ones: look(ones, asked, metadata, patience_s),
+        lambda ones: look(ones, ready, metadata, patience_s),
         silent=lambda ones: reconnect(ones, patience_s),
     )
     try:
@@ -286,8 +286,8 @@ def _nothing(signature: Signature, sequence: Sequenced | None) -> Item:
 
 
 def _writer(options: RemoteOptions, signature: Signature, *, partial: bool) -> Writer:
-    given, is_all = (options.model, options.version, signature), options.outputs is None
-    return Writer(*given, all_outputs=is_all, partial=partial, priority=options.priority)
+    model, is_all = (options.model, options.version, signature), options.outputs is None
+    return Writer(*model, all_outputs=is_all, partial=partial, priority=options.priority)
 
 
 def _identifier(requests: Sequence[Mapping[str, Any]]) -> str:

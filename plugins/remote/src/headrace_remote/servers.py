@@ -167,13 +167,13 @@ def _is_near(url: str) -> bool:
 
 
 def look(
-    servers: Sequence[Server], asked: Any, metadata: Any, timeout_s: float
+    servers: Sequence[Server], request: Any, metadata: Any, timeout_s: float
 ) -> list[bool | None]:
     """Ask servers whether the model is ready, all at the same time.
 
     Args:
         servers: The servers.
-        asked: The ``ModelReadyRequest``.
+        request: The ``ModelReadyRequest``.
         metadata: The metadata of calls.
         timeout_s: How long they may take to answer, in seconds.
 
@@ -183,7 +183,8 @@ def look(
     running: list[Any] = []
     for server in servers:
         try:
-            future = server.calls["ModelReady"].future(asked, timeout=timeout_s, metadata=metadata)
+            ready = server.calls["ModelReady"]
+            future = ready.future(request, timeout=timeout_s, metadata=metadata)
         except ValueError:  # the channel was closed meanwhile
             future = None
         running.append(future)
@@ -231,12 +232,12 @@ def read_model(
     Raises:
         SetupError: No server has the model, or two servers describe it differently.
     """
-    asked = {"name": options.model, "version": options.version}
+    names = {"name": options.model, "version": options.version}
     answers: list[tuple[Server, Any]] = []
     why: dict[str, str] = {}
-    request = message("ModelMetadataRequest")(**asked)
-    given = {"timeout": _READ_S, "metadata": metadata}
-    calls = [server.calls["ModelMetadata"].future(request, **given) for server in servers]
+    request = message("ModelMetadataRequest")(**names)
+    terms = {"timeout": _READ_S, "metadata": metadata}
+    calls = [server.calls["ModelMetadata"].future(request, **terms) for server in servers]
     for server, call in zip(servers, calls, strict=True):
         try:
             answers.append((server, call.result()))
@@ -259,7 +260,7 @@ def read_model(
                 f"{_ports(model)} and {_ports(theirs)}",
                 hint="All urls must serve the same model: use the option version, or two nodes.",
             )
-    config = _answer(first, "ModelConfig", asked, metadata)
+    config = _answer(first, "ModelConfig", names, metadata)
     if config is not None and config.config.model_transaction_policy.decoupled:
         raise SetupError(
             f"the model {options.model!r} on {first.url} is decoupled: it answers in any number of parts",
@@ -275,9 +276,9 @@ def _ports(model: Any) -> list[tuple[str, str, list[int]]]:
     return [(port.name, port.datatype, list(port.shape)) for port in ports]
 
 
-def _answer(server: Server, name: str, asked: dict[str, str], metadata: Any) -> Any:
+def _answer(server: Server, name: str, names: dict[str, str], metadata: Any) -> Any:
     """Return the answer to a call that not every server has; None where it has none."""
-    request = message(f"{name}Request")(**asked)
+    request = message(f"{name}Request")(**names)
     try:
         return server.calls[name](request, timeout=_READ_S, metadata=metadata)
     except grpc.RpcError as error:

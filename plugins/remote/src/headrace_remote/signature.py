@@ -57,27 +57,27 @@ class Signature(tensors.Signature):
         """Key, dtype and shape of samples of the only input, where arrays are sent as they are; else None."""
         if len(self.inputs) != 1:
             return None
-        one: Port = self.inputs[0]
-        usual = one.batched and one.datatype not in ("BYTES", "BF16")
-        return (one.key, DTYPES[one.datatype], one.exact) if usual else None
+        port: Port = self.inputs[0]
+        usual = port.batched and port.datatype not in ("BYTES", "BF16")
+        return (port.key, DTYPES[port.datatype], port.exact) if usual else None
 
     @cached_property
     def shared(self) -> tuple[int, ...]:
         """The places of optional inputs without batch axis, whose value all requests of a call share."""
         return tuple(
-            place for place, one in enumerate(self.inputs) if one.optional and not one.batched
+            place for place, port in enumerate(self.inputs) if port.optional and not port.batched
         )
 
     @cached_property
     def sequences(self) -> bool:
         """Whether the keys of sequences are read as such: none of them is an input."""
-        return not any(one.key.startswith("sequence_") for one in self.inputs)
+        return not any(port.key.startswith("sequence_") for port in self.inputs)
 
     @cached_property
     def one_array(self) -> bool:
         """Whether there is one output only, whose rows are arrays."""
-        one = self.outputs[0]
-        return len(self.outputs) == 1 and one.batched and one.datatype != "BYTES"
+        port = self.outputs[0]
+        return len(self.outputs) == 1 and port.batched and port.datatype != "BYTES"
 
 
 def read_signature(
@@ -105,14 +105,14 @@ def read_signature(
     Raises:
         SetupError: An option names what the model does not have, a datatype is unknown, or ``batched`` does not fit.
     """
-    for one in (*metadata.inputs, *metadata.outputs):
-        if one.datatype not in DTYPES:
+    for each in (*metadata.inputs, *metadata.outputs):
+        if each.datatype not in DTYPES:
             raise SetupError(
-                f"{one.name!r} of the model has the datatype {one.datatype!r}",
+                f"{each.name!r} of the model has the datatype {each.datatype!r}",
                 hint=f"The protocol has: {', '.join(DTYPES)}.",
             )
-    names_in = [one.name for one in metadata.inputs]
-    names_out = [one.name for one in metadata.outputs]
+    names_in = [port.name for port in metadata.inputs]
+    names_out = [port.name for port in metadata.outputs]
     if not names_in or not names_out:
         raise SetupError(
             "the server names no inputs, or no outputs, of the model",
@@ -121,33 +121,33 @@ def read_signature(
         )
     tensors.refuse_unknown("outputs", outputs or (), names_out)
     tensors.refuse_unknown("unbatched", unbatched, [*names_in, *names_out])
-    wanted = names_out if outputs is None else list(outputs)
-    by_name = {one.name: one for one in metadata.outputs}
+    names = names_out if outputs is None else list(outputs)
+    by_name = {p.name: p for p in metadata.outputs}
     max_batch_size = None if config is None else int(config.max_batch_size)
     optional = {} if config is None else {o.name: len(o.dims) for o in config.input if o.optional}
-    needed = [one for one in metadata.inputs if one.name not in optional]
-    used = [*needed, *(by_name[name] for name in wanted)]
-    whole = _is_batched(used, max_batch_size, by_item=by_item, unbatched=unbatched, said=batched)
+    needed = [p for p in metadata.inputs if p.name not in optional]
+    used = [*needed, *(by_name[name] for name in names)]
+    whole = _is_batched(used, max_batch_size, by_item=by_item, unbatched=unbatched, batched=batched)
     whole = whole and bool(needed)  # else nothing says how many rows a call has
 
-    def port(one: Any, key: str = "") -> Port:
-        shape = tuple(None if n < 0 else n for n in one.shape)
-        has_axis = whole and one.name not in unbatched and shape[:1] == (None,)
+    def port(meta: Any, key: str = "") -> Port:
+        shape = tuple(None if n < 0 else n for n in meta.shape)
+        has_axis = whole and meta.name not in unbatched and shape[:1] == (None,)
         if max_batch_size:  # then the dims lack the batch axis
-            has_axis = has_axis and optional.get(one.name) != len(shape)
-        dtype = "BYTES" if one.datatype == "BYTES" else DTYPES[one.datatype].name
+            has_axis = has_axis and optional.get(meta.name) != len(shape)
+        dtype = "BYTES" if meta.datatype == "BYTES" else DTYPES[meta.datatype].name
         return Port(
-            one.name, dtype, shape, has_axis, one.datatype, key, optional=one.name in optional
+            meta.name, dtype, shape, has_axis, meta.datatype, key, optional=meta.name in optional
         )
 
-    every = tensors.Signature(tuple(port(one) for one in metadata.inputs))
+    every = tensors.Signature(tuple(port(p) for p in metadata.inputs))
     read = tensors.choose_keys(every, keys, _OTHER_KEYS)
     inputs = tuple(port(o, read[o.name]) for o in metadata.inputs if o.name in read)
-    given = tuple(port(by_name[name]) for name in wanted)
-    alone = not whole or not all(one.batched or one.optional for one in (*inputs, *given))
+    gives = tuple(port(by_name[name]) for name in names)
+    alone = not whole or not all(p.batched or p.optional for p in (*inputs, *gives))
     bounded = max_batch_size is not None and 0 < max_batch_size < _UNBOUNDED
     most = max_batch_size if bounded else None
-    return Signature(inputs, given, keys=read, max_rows=1 if alone else most)
+    return Signature(inputs, gives, keys=read, max_rows=1 if alone else most)
 
 
 def _is_batched(
@@ -156,24 +156,24 @@ def _is_batched(
     *,
     by_item: bool,
     unbatched: tuple[str, ...],
-    said: bool | None,
+    batched: bool | None,
 ) -> bool:
     """Return whether the model has a batch axis at all."""
     open_ended = [
-        one.name
-        for one in used
-        if len(one.shape) and one.shape[0] == -1 and one.name not in unbatched
+        port.name
+        for port in used
+        if len(port.shape) and port.shape[0] == -1 and port.name not in unbatched
     ]
-    if said is None:
+    if batched is None:
         if max_batch_size is None or by_item:
             return bool(open_ended)
         return max_batch_size > 0
-    if said:
-        fixed = [one.name for one in used if one.name not in open_ended]
+    if batched:
+        fixed = [port.name for port in used if port.name not in open_ended]
         if fixed:
             raise SetupError(
                 f"batched = true, but the first axis of {fixed[0]!r} is not of any length: "
                 f"the server says {list(next(o for o in used if o.name == fixed[0]).shape)}",
                 hint="Leave batched out.",
             )
-    return said
+    return batched

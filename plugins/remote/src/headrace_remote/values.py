@@ -114,9 +114,9 @@ def _sequence_of(request: Mapping[str, Any]) -> Sequenced | None:
     """
     if not ("sequence_id" in request or "sequence_start" in request or "sequence_end" in request):
         return None
-    given = request.get("sequence_id")
-    if not _names_sequence(given):
-        text, got = "this request belongs to no sequence", repr(given)[:40]
+    name = request.get("sequence_id")
+    if not _names_sequence(name):
+        text, got = "this request belongs to no sequence", repr(name)[:40]
         expected = "a number of 64 bits other than 0, or a text that is not empty"
         raise InputError(text, key="sequence_id", expected=expected, got=got)
     flags = []
@@ -127,7 +127,7 @@ def _sequence_of(request: Mapping[str, Any]) -> Sequenced | None:
                 "this is no flag", key=key, expected="True or False", got=repr(value)[:40]
             )
         flags.append(bool(value))
-    return Sequenced(given if isinstance(given, str) else int(given), *flags)
+    return Sequenced(name if isinstance(name, str) else int(name), *flags)
 
 
 def _names_sequence(value: Any) -> TypeGuard[int | str]:

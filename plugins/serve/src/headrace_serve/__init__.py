@@ -31,4 +31,5 @@ _HOMES = {
     "operating.tls": "Tls",
 }
 
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+if not TYPE_CHECKING:  # with these a type checker would accept every name
+    __getattr__, __dir__ = lazy_names(__name__, _HOMES)

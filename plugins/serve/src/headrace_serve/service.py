@@ -18,7 +18,10 @@ from headrace.errors import (
     RequestsFailed,
 )
 from headrace.keys import REQUEST_ID
+from headrace_models.exchange.pipeline import Sampled
+from headrace_models.exchange.sample import CLIENT_DIGEST
 from headrace_serve.admission.allowing import check_allowed, check_metrics, check_origins
+from headrace_serve.admission.clients import client_digest
 from headrace_serve.admission.gate import Gate
 from headrace_serve.admission.limits import Limits
 from headrace_serve.admission.memory import MemoryAccount
@@ -32,15 +35,12 @@ from headrace_serve.errors import (
     UnknownModelError,
     refusal,
 )
+from headrace_serve.inference.outcomes import run_soon
 from headrace_serve.inference.parameters import UNBOUNDED, telling_unit
 from headrace_serve.inference.requests import (
-    answer_again,
-    begin_plain,
     infer,
     prepared,
-    written,
 )
-from headrace_serve.inference.steps import Outcome
 from headrace_serve.inference.streams import answers, parts_of
 from headrace_serve.models.repository import Repository
 from headrace_serve.models.updates import ModelUpdates
@@ -225,17 +225,20 @@ class Service(MemoryAccount):
         return not (self.draining or self.leaving or self.starting) and self.models.ready
 
     def is_ready(self, model: Model) -> bool:
-        """Return whether clients should send requests for a model; false once the server is about to shut down."""
-        return model.ready and not (self.draining or self.leaving)
+        """Return whether a request for a model would be served; false once the server is about to shut down."""
+        return model.serves and not (self.draining or self.leaving)
 
     def takes_requests(self, name: str, version: str = "") -> bool:
-        """Return whether clients should send requests for the model of a name.
+        """Return whether a request for the model of a name would be served, also where that builds it first.
 
         Raises:
             UnknownModelError: There is no such model or version.
         """
         try:
             return self.is_ready(self.models.find(*self.named(name, version)))
+        except NotBuiltError as error:
+            failed = self.updates.last_failure(error.name, error.version)
+            return not (failed or self.draining or self.leaving)
         except UnavailableError:  # it is being loaded
             return False
 
@@ -391,27 +394,20 @@ class Service(MemoryAccount):
             limits = limits.until(line.until_s)
         if model.timed:
             asked.times = line.timed()
-        if self.keys is not None or line.timing is not None:
-            asked.client = self._client(line)
-        default = self.priority_default
+        if self.keys is not None or line.timing is not None or isinstance(model.pipe, Sampled):
+            asked.client = self._client(model, line)
         started = time.perf_counter_ns()
         try:
-            request = asked.request
-            if request is None:
-                answer = await infer(
-                    model,
-                    asked,
-                    limits=limits,
-                    priority_default=default,
-                    debug_errors=self.debug_errors,
-                    failed_item=lambda error: self._log_failure(model, error, line),
-                )
-            else:
-                await begin_plain(model, asked, request, limits, default)
-                again = answer_again(model, asked, request)
-                answer = again or await written(model, asked, request, limits, {})
+            answer = await infer(
+                model,
+                asked,
+                limits=limits,
+                priority_default=self.priority_default,
+                debug_errors=self.debug_errors,
+                failed_item=lambda error: self._log_failure(model, error, line),
+            )
         except BaseException as error:
-            self._note_failed(model, error, line, started)
+            self.note_failed(model, error, line, started)
             raise
         requests = answer.inferences if model.signature.by_item else 1
         model.counts.note(time.perf_counter_ns() - started, answer.inferences, requests)
@@ -428,18 +424,9 @@ class Service(MemoryAccount):
             parameters: As `headrace_serve.inference.requests.prepared` takes them.
             line: The line of the access log.
         """
-        started = time.perf_counter_ns()
-        try:  # as `_counted`, and `telling_unit` where there is one
-            call = self._prepared(model, request, parameters, line)
-            if "timeout" in parameters:
-                with telling_unit(parameters):
-                    await Outcome(model.pipe, request, **call)
-            else:
-                await Outcome(model.pipe, request, **call)
-        except BaseException as error:
-            self._note_failed(model, error, line, started)
-            raise
-        model.counts.note(time.perf_counter_ns() - started, 1, 1)
+        with self._counted(model, line), telling_unit(parameters):
+            call = self.prepared(model, request, parameters, line)
+            await run_soon(model.pipe, request, **call)
         return request["result"]
 
     async def run_all(
@@ -456,7 +443,7 @@ class Service(MemoryAccount):
             except (RequestError, ClosedError) as error:
                 raise ItemError(0, error) from error
         with self._counted(model, line, len(requests)), telling_unit(parameters):
-            call = [self._prepared(model, request, parameters, line) for request in requests]
+            call = [self.prepared(model, request, parameters, line) for request in requests]
             try:
                 await model.pipe.call_async(requests, **(call[0] if call else {}))
             except RequestsFailed as error:
@@ -475,28 +462,36 @@ class Service(MemoryAccount):
             Pairs: whether it is the result, and the part or result.
         """
         with self._counted(model, line), telling_unit(parameters):
-            call = self._prepared(model, request, parameters, line)
+            call = self.prepared(model, request, parameters, line)
             parts = parts_of(model, request, {**call, **more}, self.part_bytes)
             async with contextlib.aclosing(parts) as each:
                 async for part in each:
                     yield part
 
-    def _prepared(
-        self, model: Model, request: Request, parameters: Parameters, line: AccessLine
+    def prepared(
+        self,
+        model: Model,
+        request: Request,
+        parameters: Parameters,
+        line: AccessLine,
+        limits: Limits | None = None,
     ) -> Mapping[str, Any]:
+        """Complete a request of the pipeline as `run` does, in limits that are known or those of the model; return the arguments of its call."""
         if parameters or REQUEST_ID in request:
             line.note_ids(request.get(REQUEST_ID, ""), parameters)
-        limits = self.limits.narrowed(model.limits) if model.limits else self.limits
+        if limits is None:
+            limits = self.limits.narrowed(model.limits) if model.limits else self.limits
         if line.until_s is not None:
             limits = limits.until(line.until_s)
         plain = self.keys is None and line.timing is None and not (parameters or model.timed)
+        plain = plain and not isinstance(model.pipe, Sampled)
         if plain and limits.max_timeout_ms is None:
             return UNBOUNDED
         return prepared(
             request,
             parameters,
             line.timed() if model.timed else None,
-            self._client(line),
+            self._client(model, line),
             limits=limits,
             priority_default=self.priority_default,
         )
@@ -511,7 +506,7 @@ class Service(MemoryAccount):
         """
         if model.timed:
             asked.times = line.timed()
-        asked.client = self._client(line)
+        asked.client = self._client(model, line)
         limits, default = self.limits.narrowed(model.limits), self.priority_default
         if line.until_s is not None:
             limits = limits.until(line.until_s)
@@ -523,9 +518,12 @@ class Service(MemoryAccount):
                 async for answer in each:
                     yield answer
 
-    def _client(self, line: AccessLine) -> dict[str, Any]:
-        """Return what the ``context`` of a request says of its client: the name of the key, how many keys there are, and where times go."""
-        return line.told(None if self.keys is None else len(self.keys))
+    def _client(self, model: Model, line: AccessLine) -> dict[str, Any]:
+        """Return what the ``context`` of a request says of its client: key, number of keys, where times go, in an exchange who it is."""
+        client = line.told(None if self.keys is None else len(self.keys))
+        if isinstance(model.pipe, Sampled):
+            client[CLIENT_DIGEST] = client_digest(line.key, line.client)
+        return client
 
     @contextlib.contextmanager
     def _counted(self, model: Model, line: AccessLine, requests: int = 1) -> Iterator[None]:
@@ -534,13 +532,14 @@ class Service(MemoryAccount):
         try:
             yield
         except BaseException as error:
-            self._note_failed(model, error, line, started)
+            self.note_failed(model, error, line, started)
             raise
         model.counts.note(time.perf_counter_ns() - started, requests, requests)
 
-    def _note_failed(
+    def note_failed(
         self, model: Model, error: BaseException, line: AccessLine, started: int
     ) -> None:
+        """Count and tell a request that has failed, or was given up, and began at so many nanoseconds."""
         if isinstance(error, (ClosedError, InstanceLostError)):
             self.changes.notify()
         if getattr(getattr(error, "error", error), "abandoned", False):

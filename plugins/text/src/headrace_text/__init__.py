@@ -22,4 +22,5 @@ _HOME = {
     "vectors": "Normalize Pool Scores",
 }
 
-__getattr__, __dir__ = lazy_names(__name__, _HOME)
+if not TYPE_CHECKING:  # with these a type checker would accept every name
+    __getattr__, __dir__ = lazy_names(__name__, _HOME)

@@ -101,11 +101,11 @@ class _Folder:
         """Return the keys of a file that are not null, each held to its row."""
         return self.held(path, self.json(path, {}), table)
 
-    def held(self, path: Path, said: Any, table: str) -> dict[str, Any]:
+    def held(self, path: Path, keys: Any, table: str) -> dict[str, Any]:
         """Hold the keys of an object to the rows of a table."""
         rows = TABLE[table]
-        told = {key: value for key, value in said.items() if value is not None}
-        for key, value in told.items():
+        values = {key: value for key, value in keys.items() if value is not None}
+        for key, value in values.items():
             row = rows.get(key) or rows.get("*")
             if row is None:
                 self.refuse(path, "this key is not known", among(key, rows, ""), key)
@@ -113,7 +113,7 @@ class _Folder:
                 known = f"There are: {', '.join(map(str, row.values))}."
                 hint = known if row.mark == "obeyed" else None
                 self.refuse(path, f"{_shown(value)}: {row.why}", hint, key)
-        return told
+        return values
 
     def place(self, *names: str) -> Path | None:
         """Return the first file that is there, in the folder of the transformer or beside it."""
@@ -134,7 +134,7 @@ class _Folder:
         sentence = next(
             (name for name in SENTENCE_FILES if self.json(self.root / name, {})), SENTENCE_FILES[0]
         )
-        said = self.keys(self.root / sentence, "sentence_bert_config.json") if modules else {}
+        keys = self.keys(self.root / sentence, "sentence_bert_config.json") if modules else {}
         own = self.keys(
             self.folder / "config_sentence_transformers.json", "config_sentence_transformers.json"
         )
@@ -143,9 +143,9 @@ class _Folder:
         except (OSError, ValueError) as error:
             raise self.fail(model, f"it cannot be read: {error}", _EXPORT) from error
         classes = own.get("model_type") == "CrossEncoder" or (
-            said.get("transformer_task") == "sequence-classification" or not modules
+            keys.get("transformer_task") == "sequence-classification" or not modules
         )
-        tokenize = self.tokens(tokenizer, config, self.root / sentence, said) | self.prompts(own)
+        tokenize = self.tokens(tokenizer, config, self.root / sentence, keys) | self.prompts(own)
         behind = (
             self.classifier(outputs, model, config, own, bool(modules))
             if classes
@@ -192,7 +192,7 @@ class _Folder:
         return list(modules)
 
     def tokens(
-        self, place: Path, config: dict[str, Any], sentence: Path, said: dict[str, Any]
+        self, place: Path, config: dict[str, Any], sentence: Path, keys: dict[str, Any]
     ) -> dict[str, Any]:
         """Return the options of `Tokenize` that say how texts become tokens."""
         path, tokenizer = self.root / "tokenizer_config.json", self.json(place, {})
@@ -205,36 +205,36 @@ class _Folder:
             problem = f"{name!r} may make other tokens than tokenizer.json"
             self.refuse(path, problem, among(name, TOKENIZERS), "tokenizer_class")
         named = {**own, "tokenizer_class": name}
-        for key, wanted, has in differences(named, tokenizer, family or ""):
-            problem = f"it says {_shown(wanted)}, and tokenizer.json has {_shown(has)}"
+        for key, value, has in differences(named, tokenizer, family or ""):
+            problem = f"it says {_shown(value)}, and tokenizer.json has {_shown(has)}"
             self.refuse(path, problem, None, key)
         side = own.get("truncation_side") or (tokenizer.get("truncation") or {}).get("direction")
         padding = None
         if LEARNED.get(kind):
             padding = int(config.get("pad_token_id") or 0)
-        told: dict[str, Any] = {
-            "max_length": self.longest(config, own, sentence, said, padding),
+        table: dict[str, Any] = {
+            "max_length": self.longest(config, own, sentence, keys, padding),
             "keep": "end" if str(side).lower() == "left" else "beginning",
-            "lowercase": bool(said.get("do_lower_case")),
+            "lowercase": bool(keys.get("do_lower_case")),
             "padding_token": padding,
             "tokens": False,
         }
         known: dict[str, Any] = {"keep": "beginning", "lowercase": False, "padding_token": None}
-        return {key: value for key, value in told.items() if known.get(key, ...) != value}
+        return {key: value for key, value in table.items() if known.get(key, ...) != value}
 
     def longest(
         self,
         config: dict[str, Any],
         own: dict[str, Any],
         sentence: Path,
-        said: dict[str, Any],
+        keys: dict[str, Any],
         padding: int | None,
     ) -> int:
         """Return the most tokens of a text: as it is said, else the fewest that tokenizer or network allow."""
         positions = config.get("max_position_embeddings") or config.get("n_positions")
         of_file = own.get("model_max_length") or own.get("max_len")
         bounds = {
-            (sentence, "max_seq_length"): said.get("max_seq_length"),
+            (sentence, "max_seq_length"): keys.get("max_seq_length"),
             (self.root / "tokenizer_config.json", "model_max_length"): of_file,
             (self.root / "config.json", "max_position_embeddings"): positions,
         }
@@ -334,9 +334,9 @@ class _Folder:
         """Return the expression of `Pool`, and the option ``width`` of what it gives."""
         if not path.is_file():
             raise self.fail(path, "there is no such file")
-        said = self.keys(path, "Pooling")
-        flags = [name for key, name in FLAGS.items() if said.get(key)]
-        modes = said.get("pooling_mode") or flags or ["mean"]
+        keys = self.keys(path, "Pooling")
+        flags = [name for key, name in FLAGS.items() if keys.get(key)]
+        modes = keys.get("pooling_mode") or flags or ["mean"]
         modes = [modes] if isinstance(modes, str) else modes
         for mode in modes if isinstance(modes, list) else [modes]:
             if mode not in POOLING:
@@ -344,12 +344,12 @@ class _Folder:
                 self.refuse(path, problem, among(str(mode), POOLING), "pooling_mode")
         names = [POOLING[mode] for mode in modes if mode in POOLING] or ["mean"]
         prompts = {tokenize.get("prompt", ""), *tokenize.get("prompts", {}).values()}
-        if said.get("include_prompt") is False and prompts != {""}:
+        if keys.get("include_prompt") is False and prompts != {""}:
             self.refuse(
                 path, "it is false, and Pool cannot leave a prompt out", None, "include_prompt"
             )
         how = names[0] if len(names) == 1 else f"[{','.join(names)}]"
-        width = said.get("embedding_dimension") or said.get("word_embedding_dimension")
+        width = keys.get("embedding_dimension") or keys.get("word_embedding_dimension")
         if not width:
             return f"Pool({how})", ""
         return f"Pool({how},width={width})", f"width={int(width) * len(names)}"
@@ -376,16 +376,16 @@ class _Folder:
             len(names) or int(config.get("num_labels") or 0) or (shape[-1] if shape else None) or 1
         )
         labels = [str(names.get(str(number), f"LABEL_{number}")) for number in range(count)]
-        said = own.get("activation_fn") or (config.get("sentence_transformers") or {}).get(
+        name = own.get("activation_fn") or (config.get("sentence_transformers") or {}).get(
             "activation_fn"
         )
-        said = said or config.get("sbert_ce_default_activation_function")
-        if said is not None:
-            known = str(said).startswith("torch.nn.") and _last(str(said)) in ACTIVATIONS
+        name = name or config.get("sbert_ce_default_activation_function")
+        if name is not None:
+            known = str(name).startswith("torch.nn.") and _last(str(name)) in ACTIVATIONS
             if not known:
                 hint = f"There are {', '.join(ACTIVATIONS)} of torch.nn."
-                self.refuse(path, f"{_shown(said)} has no backend here", hint, "activation_fn")
-            activation = ACTIVATIONS.get(_last(str(said)), "identity")
+                self.refuse(path, f"{_shown(name)} has no backend here", hint, "activation_fn")
+            activation = ACTIVATIONS.get(_last(str(name)), "identity")
         elif count == 1 or config.get("problem_type") == "multi_label_classification":
             activation = "sigmoid"
         else:  # as transformers' classifier, and as sentence-transformers'

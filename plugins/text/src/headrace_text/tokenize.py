@@ -179,8 +179,8 @@ class Tokenize(headrace.Backend):
                 problem = f"data has {len(ids)} tokens, and max_length is {most}"
                 hint = "Shorten the text, or say too_long=cut."
                 raise TooLongError(problem, limit=most, hint=hint)
-            kept = self._kept(np.array([-1 if number is None else number for number in of]))
-            ids, types = ids[kept], types[kept]
+            mask = self._kept(np.array([-1 if number is None else number for number in of]))
+            ids, types = ids[mask], types[mask]
         request["result"], request["token_type_ids"] = ids, types
         request["attention_mask"] = np.ones(len(ids), np.int64)
         padding, places = options.padding_token, np.arange(len(ids))
@@ -193,16 +193,16 @@ class Tokenize(headrace.Backend):
     def _kept(self, of: Any) -> Any:
         """Return which tokens stay: all special ones, of text -1, and of each text as many as there is room for."""
         np, most = self._np, self._options.max_length
-        kept = of < 0
-        room = most - int(kept.sum())
+        mask = of < 0
+        room = most - int(mask.sum())
         if room < 0:
             problem = f"two texts have {most - room} special tokens, and max_length is {most}"
             raise TooLongError(problem, limit=most, hint="Raise max_length.")
         texts = [np.flatnonzero(of == number) for number in range(int(of.max()) + 1)]
         for places, count in zip(texts, _lengths([*map(len, texts)], room), strict=True):
             cut = len(places) - count
-            kept[places[:count] if self._options.keep == "beginning" else places[cut:]] = True
-        return kept
+            mask[places[:count] if self._options.keep == "beginning" else places[cut:]] = True
+        return mask
 
     def _read(self, request: Request) -> Any:
         """Return a text, a pair of texts, or a list of the numbers of tokens."""
@@ -214,8 +214,8 @@ class Tokenize(headrace.Backend):
             return self._text(data, prompt)
         if isinstance(data, (list, tuple)) and len(data) == 2 and isinstance(data[0], str):
             return self._text(data[0], prompt), self._text(data[1])
-        wanted = "a text, two texts, or a list of the numbers of tokens"
-        raise InputError(key="data", expected=wanted, got=type(data).__name__)
+        needed = "a text, two texts, or a list of the numbers of tokens"
+        raise InputError(key="data", expected=needed, got=type(data).__name__)
 
     def _numbers(self, data: Any) -> list[int]:
         if not self._options.tokens:
@@ -223,9 +223,9 @@ class Tokenize(headrace.Backend):
             got = "numbers of tokens, which may be those of another vocabulary"
             raise InputError(key="data", expected="a text or two texts", got=got, hint=hint)
         if data and not (min(data) >= 0 and max(data) < self._known):
-            got, wanted = f"{min(data)} to {max(data)}", f"tokens from 0 to {self._known - 1}"
+            got, needed = f"{min(data)} to {max(data)}", f"tokens from 0 to {self._known - 1}"
             hint = f"Send texts, or the numbers of this model's tokenizer. {_CLIENTS}"
-            raise InputError(key="data", expected=wanted, got=got, hint=hint)
+            raise InputError(key="data", expected=needed, got=got, hint=hint)
         return list(data)
 
     def _prompt(self, request: Request) -> str:
@@ -234,12 +234,12 @@ class Tokenize(headrace.Backend):
         default: str = options.prompt
         if name is None and kind is None:
             return default
-        key, wanted = ("input_type", kind) if name is None else ("prompt_name", name)
+        key, choice = ("input_type", kind) if name is None else ("prompt_name", name)
         prompts: dict[str, str] = options.prompts
         if name is not None and kind is not None:
             raise InputError(key=key, expected="prompt_name or input_type, not both", got="both")
-        if isinstance(wanted, str) and wanted in prompts:
-            return prompts[wanted]
+        if isinstance(choice, str) and choice in prompts:
+            return prompts[choice]
         if name is None and kind in _KINDS_BY_NAME:
             return next(
                 (prompts[word] for word in _KINDS_BY_NAME[kind] if word in prompts), default
@@ -247,7 +247,7 @@ class Tokenize(headrace.Backend):
         known = [*prompts] if name is not None else [*_KINDS_BY_NAME, *prompts]
         expected = f"one of {', '.join(known)}" if known else "none, as the model has no prompts"
         raise InputError(
-            key=key, expected=expected, got=repr(wanted)[:40], hint=among(str(wanted), known)
+            key=key, expected=expected, got=repr(choice)[:40], hint=among(str(choice), known)
         )
 
     def _text(self, data: Any, prompt: str = "") -> str:

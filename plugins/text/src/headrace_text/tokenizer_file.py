@@ -18,48 +18,48 @@ _DEFAULTS = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_cha
 
 
 def differences(
-    said: dict[str, Any], tokenizer: dict[str, Any], family: str
+    facts: dict[str, Any], tokenizer: dict[str, Any], family: str
 ) -> Iterator[tuple[str, Any, Any]]:
     """Yield key, its value, and what the tokenizer has in its place.
 
     Args:
-        said: ``tokenizer_config.json``.
+        facts: ``tokenizer_config.json``.
         tokenizer: ``tokenizer.json``.
         family: Which class builds the tokenizer again, ``bert`` or ``roberta``. ``""``: none does.
     """
     keys = ("normalizer", "pre_tokenizer", "post_processor")
     parts = [step for key in keys for step in _parts(tokenizer.get(key))]
     kinds = {part.get("type"): part for part in parts}
-    if family == "bert" or "do_lower_case" in said:
-        yield from _of_bert(said, kinds, family)
-    if family == "roberta" or "add_prefix_space" in said:
+    if family == "bert" or "do_lower_case" in facts:
+        yield from _of_bert(facts, kinds, family)
+    if family == "roberta" or "add_prefix_space" in facts:
         has_space = kinds.get("ByteLevel", {}).get("add_prefix_space")
-        wanted = bool(said.get("add_prefix_space"))
-        if "ByteLevel" in kinds and has_space is not wanted:
-            yield "add_prefix_space", wanted, has_space
+        value = bool(facts.get("add_prefix_space"))
+        if "ByteLevel" in kinds and has_space is not value:
+            yield "add_prefix_space", value, has_space
     single = next(
         (part["single"] for part in parts if part.get("type") == "TemplateProcessing"), None
     )
     for key, at in (("add_bos_token", 0), ("add_eos_token", -1)):
-        if key in said and single is not None:
+        if key in facts and single is not None:
             is_there = "SpecialToken" in single[at]
-            if is_there is not bool(said[key]):
-                yield key, said[key], is_there
+            if is_there is not bool(facts[key]):
+                yield key, facts[key], is_there
 
 
 def _of_bert(
-    said: dict[str, Any], kinds: dict[Any, Any], family: str
+    facts: dict[str, Any], kinds: dict[Any, Any], family: str
 ) -> Iterator[tuple[str, Any, Any]]:
     own = kinds.get("BertNormalizer")
     if family == "bert" and own is None:
-        yield "tokenizer_class", said.get("tokenizer_class"), "no BertNormalizer"
+        yield "tokenizer_class", facts.get("tokenizer_class"), "no BertNormalizer"
     elif own is None:
-        wanted, is_there = bool(said["do_lower_case"]), "Lowercase" in kinds
-        if wanted is not is_there:
-            yield "do_lower_case", wanted, is_there
+        value, is_there = bool(facts["do_lower_case"]), "Lowercase" in kinds
+        if value is not is_there:
+            yield "do_lower_case", value, is_there
     else:
         for key, name in _BERT.items():
-            said_is = said.get(key, _DEFAULTS[key])
+            said_is = facts.get(key, _DEFAULTS[key])
             if said_is != own.get(name):
                 yield key, said_is, own.get(name)
 

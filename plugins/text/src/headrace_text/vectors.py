@@ -73,9 +73,9 @@ class _OnVectors(headrace.Backend):
         kind = getattr(getattr(data, "dtype", None), "kind", "")
         fits = kind == "f" and len(shape) == self._axes and 0 not in shape
         if not fits or self._width not in {None, shape[-1]}:
-            wanted = ["tokens", self._width or "width"][-self._axes :]
+            axes = ["tokens", self._width or "width"][-self._axes :]
             got = f"{data.dtype} {list(shape)}" if kind else type(data).__name__
-            expected = f"floats [{', '.join(map(str, wanted))}]"
+            expected = f"floats [{', '.join(map(str, axes))}]"
             raise InputError(key="data", expected=expected, got=got)
         return data
 

@@ -99,8 +99,8 @@ class _OnScores(_OnDevice):
 
     def scores(self, k: int) -> NDArray[np.float64]:
         """Return the numbers of request ``k``, in double precision."""
-        found: NDArray[np.float64] = self.make_item(k)["data"].cpu().double().numpy()
-        return found
+        scores: NDArray[np.float64] = self.make_item(k)["data"].cpu().double().numpy()
+        return scores
 
 
 class TorchModuleConformance(_OnScores):

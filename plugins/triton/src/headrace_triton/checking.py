@@ -53,21 +53,21 @@ def check_ensemble(model: Model, models: Mapping[str, Model], wrong: Container[s
 
 def _check_tensors(model: Model, steps: list[Message]) -> None:
     """Check that each tensor that is taken is given once."""
-    given = {port.one("name") for port in model.config.all("input")}
+    names = {port.one("name") for port in model.config.all("input")}
     for step in steps:
         for name in step.table("output_map").values():
-            if name in given:
+            if name in names:
                 model.wrong(step.at("output_map"), f"the tensor {name!r} is given twice")
-            given.add(name)
+            names.add(name)
     for step in steps:
         for index, (key, name) in enumerate(step.all("input_map")):
-            if name not in given:
+            if name not in names:
                 problem = f"nothing gives the tensor {name!r}, which is the input {key!r} of {step.one('model_name')!r}"
-                model.wrong(step.at("input_map", index), problem, among(name, given))
+                model.wrong(step.at("input_map", index), problem, among(name, names))
     for port in model.config.all("output"):
-        if port.one("name") not in given:
+        if port.one("name") not in names:
             problem = f"nothing gives the output {port.one('name')!r}"
-            model.wrong(port.at("name"), problem, among(port.one("name"), given))
+            model.wrong(port.at("name"), problem, among(port.one("name"), names))
 
 
 def _check_step(model: Model, step: Message, models: Mapping[str, Model]) -> None:

@@ -76,8 +76,8 @@ def _compare(models: Mapping[str, Model]) -> None:
         ConfigError: Some contradict it. It has all problems.
     """
     problems: list[Problem] = []
-    told = [model for model in models.values() if model.backend in DESCRIBE_THEMSELVES]
-    pairs = [(model, version) for model in told for version in model.versions]
+    writers = [model for model in models.values() if model.backend in DESCRIBE_THEMSELVES]
+    pairs = [(model, version) for model in writers for version in model.versions]
     for model, version in pairs:
         served = ServedModel(model, version)
         try:
@@ -96,29 +96,29 @@ def _compare(models: Mapping[str, Model]) -> None:
 
 
 def _pipeline(model: Model, version: int, folder: Path) -> Iterator[str]:
-    for key, given in model.pipeline(version).items():
-        value = given
+    for key, source in model.pipeline(version).items():
+        value = source
         if key == "model":
-            value = _relative(given, folder)
+            value = _relative(source, folder)
         elif key == "first_states":
-            value = {name: _relative(file, folder) for name, file in given.items()}
+            value = {name: _relative(file, folder) for name, file in source.items()}
         usual = model.config.at("default_model_filename") if key == "model" else None
         yield _line(key, value, model.origins.get(key, usual))
 
 
 def _served(model: Model, version: int, output: Path) -> Iterator[str]:
     """Yield the lines of a version in the serving file."""
-    config, told = model.config, model.told()
+    config, facts = model.config, model.told()
     title = f'models."{model.name}:{version}"'
     yield f"[{title}]"
     yield _line("config", f"{model.name}/{version}.toml", config.place)
-    if "decoupled" in told:
+    if "decoupled" in facts:
         yield _line("decoupled", value=True, place=config.at("model_transaction_policy"))
-    if "labels" in told:
-        labels = {name: os.path.relpath(path, output) for name, path in told["labels"].items()}
+    if "labels" in facts:
+        labels = {name: os.path.relpath(path, output) for name, path in facts["labels"].items()}
         yield _line("labels", labels, config.at("output"))
     for side in ("input", "output"):
-        for index, (name, port) in enumerate(told.get(f"{side}s", {}).items()):
+        for index, (name, port) in enumerate(facts.get(f"{side}s", {}).items()):
             yield ""
             yield f"[{title}.{side}s.{_value(name)}]"
             for key, value in port.items():

@@ -143,9 +143,9 @@ class _Run:
             is_last = self._begun == self._over
         if is_last:
             outputs, tensors = self._of._outputs, self._tensors
-            given = {name: tensors[name] for name in outputs if name in tensors}
+            values = {name: tensors[name] for name in outputs if name in tensors}
             error = BackendError(f"no model gave the output {outputs[0]!r}")
-            self._finish(given or error if outputs else {})
+            self._finish(values or error if outputs else {})
         for step in ready:
             try:
                 self._call(step)

@@ -303,10 +303,10 @@ class _Reader:
     def _wrong(self, at: int, problem: str, hint: str | None = None) -> ConfigError:
         return ConfigError(self._place(at).problem(problem, hint))
 
-    def _expected(self, wanted: str, hint: str | None = None) -> ConfigError:
+    def _expected(self, token: str, hint: str | None = None) -> ConfigError:
         got = "the end of the file" if self._kind == "end" else repr(self._word[:60])
-        said = wanted if wanted.startswith("`") else f"expected {wanted}"
-        return self._wrong(self._at, f"{said}, got {got}", hint)
+        text = token if token.startswith("`") else f"expected {token}"
+        return self._wrong(self._at, f"{text}, got {got}", hint)
 
 
 def _number(token: str, kind: str) -> int | float | None:

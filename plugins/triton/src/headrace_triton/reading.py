@@ -147,9 +147,9 @@ class Model:
         if "all" in policy:
             chosen = there
         elif "specific" in policy:
-            wanted = policy.one("specific").all("versions")
-            chosen = [number for number in there if number in wanted]
-            for number in {*wanted}.difference(there):
+            numbers = policy.one("specific").all("versions")
+            chosen = [number for number in there if number in numbers]
+            for number in {*numbers}.difference(there):
                 self.wrong(policy.at("specific"), f"there is no version {number}, such as a folder")
         else:
             chosen = there[: policy.one("latest").one("num_versions") or 1]
@@ -168,10 +168,10 @@ class Model:
         if not (platform or backend):
             file = config.one("default_model_filename")
             for name, (usual, _) in _FILES.items():
-                wanted = file or usual
-                ends = usual.rpartition(".")[2] == wanted.rpartition(".")[2]
+                chosen = file or usual
+                ends = usual.rpartition(".")[2] == chosen.rpartition(".")[2]
                 if ends and any(
-                    (self.folder / str(v) / wanted).is_file() for v in self.versions[:1]
+                    (self.folder / str(v) / chosen).is_file() for v in self.versions[:1]
                 ):
                     return name
             if "ensemble_scheduling" in config:
@@ -362,8 +362,8 @@ class Model:
         idle = sequences.one("max_sequence_idle_microseconds") or 1_000_000
         self._set(node, "idle_s", idle / 1e6, sequences.at("max_sequence_idle_microseconds"))
         states = sequences.all("state")
-        kept = {state.one("output_name"): state.one("input_name") for state in states}
-        self._set(node, "keep", kept, sequences.at("state") if kept else place)
+        keys = {state.one("output_name"): state.one("input_name") for state in states}
+        self._set(node, "keep", keys, sequences.at("state") if keys else place)
         node["initial"] = "none"
         for control in sequences.all("control_input"):
             if len(control.all("control")) != 1:
@@ -462,9 +462,9 @@ class Model:
             if name not in _SETTABLE and value != before.get(name, ()):
                 problem = f"`{name}` cannot be changed by a request, only {', '.join(_SETTABLE)}"
                 raise ConfigError(Problem("triton", problem))
-        wanted = _filled({name: setting for name, setting in override.items() if name in _SETTABLE})
+        values = _filled({name: setting for name, setting in override.items() if name in _SETTABLE})
         try:
-            model = self._with(of_json(json.dumps(wanted), "the configuration of the request"))
+            model = self._with(of_json(json.dumps(values), "the configuration of the request"))
             for version in model.versions:
                 headrace.PipelineConfig.load(model.pipeline(version))
         except ConfigError as error:
@@ -472,11 +472,11 @@ class Model:
             raise InputError(f"{first.path or 'the configuration'}: {first.message}") from None
         return model
 
-    def _with(self, given: Message) -> Model:
+    def _with(self, override: Message) -> Model:
         message = Message("ModelConfig", self.config.place)
-        for source, taken in ((self.config, False), (given, True)):
+        for source, taken in ((self.config, False), (override, True)):
             for name in source:
-                if (name in _SETTABLE and name in given) == taken:
+                if (name in _SETTABLE and name in override) == taken:
                     for value, place in zip(source.all(name), source.places[name], strict=True):
                         message.add(name, value, place)
         return Model(self.folder, message)

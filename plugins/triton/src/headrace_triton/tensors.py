@@ -121,9 +121,9 @@ class TritonTensors(headrace.Backend):
         if file is None:
             return np.zeros(shape, dtype)
         data = file.read_bytes()
-        wanted = int(np.prod(shape)) * dtype.itemsize
-        if len(data) != wanted:
-            problem = f"{file} has {len(data)} bytes, and the state {list(shape)} {wanted}"
+        size = int(np.prod(shape)) * dtype.itemsize
+        if len(data) != size:
+            problem = f"{file} has {len(data)} bytes, and the state {list(shape)} {size}"
             raise SetupError(problem, hint="It has the numbers of one state, and nothing else.")
         return np.frombuffer(data, dtype).reshape(shape)
 
@@ -177,8 +177,8 @@ class TritonTensors(headrace.Backend):
         own = value.shape[1:] if self._rows else value.shape
         if len(own) != len(before):
             raise ValueError("another number of axes")
-        free = [length for length, said in zip(own, before, strict=True) if said < 0]
-        shape = [free.pop(0) if said < 0 else said for said in after]
+        free = [length for length, n in zip(own, before, strict=True) if n < 0]
+        shape = [free.pop(0) if n < 0 else n for n in after]
         return value.reshape((value.shape[0], *shape) if self._rows else tuple(shape))
 
     def describe(self) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from prometheus_client import generate_latest
 from python_models import (
     ADD_SUB,
     ADD_SUB_CONFIG,
@@ -242,23 +241,6 @@ class TritonPythonModel:
     assert found["OUT"].tolist() == found["CAPSULE"].tolist() == (A * 2).tolist()
 
 
-@pytest.mark.parametrize("in_process", [True], indirect=True)
-def test_a_model_completes_its_configuration(models):
-    code = """
-class TritonPythonModel:
-    @staticmethod
-    def auto_complete_config(auto_complete_model_config):
-        auto_complete_model_config.add_input({"name": "IN", "data_type": "TYPE_INT32", "dims": [1]})
-        auto_complete_model_config.add_output({"name": "OUT", "data_type": "TYPE_INT32", "dims": [1]})
-        auto_complete_model_config.set_max_batch_size(0)
-        return auto_complete_model_config
-    def execute(self, requests):
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", one.inputs()[0].as_numpy())]) for one in requests]
-"""
-    made = models({"same": ({"name": "same", "max_batch_size": 0}, code)})
-    assert made("same", {"IN": np.array([3], np.int32)})["result"]["OUT"].tolist() == [3]
-
-
 def test_helpers_of_one_name_do_not_meet(models, tmp_path):
     code = """
 from helper import VALUE
@@ -321,34 +303,3 @@ class TritonPythonModel:
     both = {"INPUT0": FLOATS, "INPUT1": FLOATS}
     about = config("by_bytes", both, {"OUTPUT0": FLOATS, "OUTPUT1": FLOATS})
     add_sub(models({"by_bytes": (about, code), "add_sub": (ADD_SUB_CONFIG, ADD_SUB)}), "by_bytes")
-
-
-def test_metrics_of_a_model_are_numbers_of_the_server(models, in_process):
-    name = f"seen_{'here' if in_process else 'there'}"
-    code = f"""
-class TritonPythonModel:
-    def initialize(self, args):
-        self.seen = pb_utils.MetricFamily("{name}", "What was seen", pb_utils.COUNTER).Metric({{"model": "m"}})
-        self.last = pb_utils.MetricFamily("{name}_last", "The last", pb_utils.GAUGE).Metric()
-    def execute(self, requests):
-        found = []
-        for one in requests:
-            number = float(one.inputs()[0].as_numpy()[0])
-            self.last.set(number)
-            try:
-                self.seen.increment(number)
-            except pb_utils.TritonModelException:
-                found.append(pb_utils.InferenceResponse(error="negative"))
-            else:
-                value = np.array([self.seen.value() + self.last.value()], np.int32)
-                found.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", value)]))
-        return found
-"""
-    made = models({"seen": (config("seen", {"IN": NUMBER}, {"OUT": NUMBER}), code)})
-    sums = [made("seen", {"IN": np.array([n], np.int32)})["result"]["OUT"][0] for n in (3, 4)]
-    assert sums == [3 + 3, 7 + 4]
-    with pytest.raises(BackendError, match="negative"):
-        made("seen", {"IN": np.array([-1], np.int32)})
-    text = generate_latest().decode()
-    assert f'# HELP {name} What was seen\n# TYPE {name} counter\n{name}{{model="m"}} 7.0\n' in text
-    assert f"# TYPE {name}_last gauge\n{name}_last -1.0\n" in text

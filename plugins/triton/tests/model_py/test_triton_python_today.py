@@ -155,7 +155,7 @@ def test_metrics_of_each_kind_are_counted_and_misuse_is_told(models, in_process)
         ("_sum", None): 0.25 + 0.5 + 7 + 70,
     }
     text = generate_latest(REGISTRY).decode()
-    assert f'# TYPE {name}_seen counter\n{name}_seen{{m="x"}} 2.0\n' in text
+    assert f'# HELP {name}_seen c\n# TYPE {name}_seen counter\n{name}_seen{{m="x"}} 2.0\n' in text
     assert f"# TYPE {name}_ms_total counter\n{name}_ms_total 3.0\n" in text
 
 

@@ -73,4 +73,5 @@ __all__ = [
     "trim_cache",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, _HOME)
+if not TYPE_CHECKING:  # with these a type checker would accept every name
+    __getattr__, __dir__ = lazy_names(__name__, _HOME)

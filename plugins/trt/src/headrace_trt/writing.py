@@ -51,7 +51,7 @@ def _is_engine(table: dict[str, Any], shared: dict[str, Any]) -> bool:
 def _changed(call: Any, is_engine: bool) -> Any:
     if call.part == NAME:
         return _in_place_of(call, is_engine)
-    phases = tuple(tuple(_changed(one, is_engine) for one in phase) for phase in call.phases)
+    phases = tuple(tuple(_changed(part, is_engine) for part in phase) for phase in call.phases)
     return call.replace(phases=phases) if phases else call
 
 
@@ -59,8 +59,8 @@ def _in_place_of(call: Any, is_engine: bool) -> Any:
     """Return the expression with the args of the word at each backend that has an option of that name."""
     place = {"file": call.source.file, "path": call.source.path, "text": call.text}
     if call.phases or call.args.positional:
-        what = f"{NAME} takes options by name, and nothing in [ ]"
-        raise ConfigError([Problem("arity", what, span=call.name_span, **place)])
+        why = f"{NAME} takes options by name, and nothing in [ ]"
+        raise ConfigError([Problem("arity", why, span=call.name_span, **place)])
     model = dict(call.args.named).get("model")
     is_engine = is_engine if model is None else str(model).lower().endswith(SUFFIXES)
     text = (
@@ -72,23 +72,23 @@ def _in_place_of(call: Any, is_engine: bool) -> Any:
     known = sorted(_known(tree))
     for index, (key, _) in enumerate(call.args.named):
         if key not in known:
-            what, near = f"{NAME} has no option {key!r}", among(key, known)
+            why, near = f"{NAME} has no option {key!r}", among(key, known)
             span = call.args.spans[index] if call.args.spans else call.name_span
-            raise ConfigError([Problem("unknown_option", what, hint=near, span=span, **place)])
+            raise ConfigError([Problem("unknown_option", why, hint=near, span=span, **place)])
     whole = _placed(call, tree)
     return whole.replace(prefix=call.prefix)
 
 
-def _placed(at: Any, one: Any) -> Any:
+def _placed(at: Any, call: Any) -> Any:
     """Return a part of the expression as if it were written where the word stands."""
-    given, known = dict(at.args.named), _options_of(one.part)
-    positions = [index for index, key in enumerate(given) if key in known]
+    named, known = dict(at.args.named), _options_of(call.part)
+    positions = [index for index, key in enumerate(named) if key in known]
     args = at.args.__class__(
-        named=tuple((key, given[key]) for key in given if key in known),
+        named=tuple((key, named[key]) for key in named if key in known),
         spans=tuple(at.args.spans[index] for index in positions) if at.args.spans else (),
     )
-    phases = tuple(tuple(map(partial(_placed, at), phase)) for phase in one.phases)
-    return at.replace(name=one.name, args=args, phases=phases, prefix=one.prefix)
+    phases = tuple(tuple(map(partial(_placed, at), phase)) for phase in call.phases)
+    return at.replace(name=call.name, args=args, phases=phases, prefix=call.prefix)
 
 
 def _known(tree: Any) -> set[str]:

@@ -79,4 +79,5 @@ _HOME = {
     "sinks.webhook": "Webhook",
 }
 
-__getattr__, __dir__ = lazy_names(__name__, _HOME)
+if not TYPE_CHECKING:  # with these a type checker would accept every name
+    __getattr__, __dir__ = lazy_names(__name__, _HOME)

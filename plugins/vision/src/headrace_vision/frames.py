@@ -147,6 +147,6 @@ class Frame:
         events: list[Any] = []
         for model, own in self.models.items():
             counts |= {f"{model}.{k}": v for k, v in own.request.get("counts", {}).items()}
-            told = own.request.get("events", ())
-            events += [{**e, "name": f"{model}.{e.get('name', '')}"} for e in told]
+            own_events = own.request.get("events", ())
+            events += [{**e, "name": f"{model}.{e.get('name', '')}"} for e in own_events]
         self.request = {"counts": counts, "events": events} if counts or events else {}

@@ -74,8 +74,8 @@ def login_of(address: str) -> tuple[str, str] | None:
 def authorization(address: str) -> dict[str, str]:
     """Return the header with the user and password in an address (RFC 7617), or none."""
     login = login_of(address)
-    said = base64.b64encode(":".join(login or ()).encode()).decode()
-    return {"Authorization": f"Basic {said}"} if login else {}
+    credentials = base64.b64encode(":".join(login or ()).encode()).decode()
+    return {"Authorization": f"Basic {credentials}"} if login else {}
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

@@ -193,7 +193,7 @@ def texts_of(
             ends[at] = f", not {detail['input']!r}" + (f". Did you mean {near!r}?" if near else "")
         elif detail["type"] == "kind" and "kind" in detail["input"]:
             ends[at] = f", not {detail['input']['kind']!r}"
-    return [(at[0], " or ".join(said) + ends.get(at, "")) for at, said in texts.items()]
+    return [(at[0], " or ".join(ways) + ends.get(at, "")) for at, ways in texts.items()]
 
 
 def _place_of(table: Any, location: tuple[Any, ...]) -> list[str]:
@@ -225,5 +225,5 @@ def options_of(defaults: SourceOptions, changes: dict[str, Any]) -> SourceOption
     try:
         return SourceOptions(**values)
     except ValidationError as error:
-        said = (f"{place}: {text}" if place else text for place, text in texts_of(values, error))
-        raise ValueError("; ".join(said)) from None
+        rows = (f"{place}: {text}" if place else text for place, text in texts_of(values, error))
+        raise ValueError("; ".join(rows)) from None

@@ -136,8 +136,8 @@ def _rows(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
     fields |= {name: columns.get(field) for name, field in _FIELDS.items()}
     fields["mask"] = columns.get("mask")
     fields |= columns.get("data") or {}
-    kept = {name: values for name, values in fields.items() if values is not None}
-    return [dict(zip(kept, row, strict=True)) for row in zip(*kept.values(), strict=True)]
+    shown = {name: values for name, values in fields.items() if values is not None}
+    return [dict(zip(shown, row, strict=True)) for row in zip(*shown.values(), strict=True)]
 
 
 def frame_record(frame: Frame) -> dict[str, Any]:
@@ -153,8 +153,8 @@ def frame_record(frame: Frame) -> dict[str, Any]:
     if not frame.models or frame.error is not None:
         record |= _outcome_of(frame)
     if frame.error is None or frame.models:
-        told = {key: frame.request[key] for key in ("counts", "events") if key in frame.request}
-        record |= plain(told)
+        extra = {key: frame.request[key] for key in ("counts", "events") if key in frame.request}
+        record |= plain(extra)
     return record
 
 
@@ -163,8 +163,8 @@ def _outcome_of(frame: Frame) -> dict[str, Any]:
         return {"error": {"code": code_of(frame.error), "message": str(frame.error)}}
     result = frame.request.get("detections", frame.result)
     is_records = is_detections(result)
-    told = {"detections": to_records(result)} if is_records else {"result": plain(result)}
-    return told | ({"gated": True} if frame.request.get("gated") else {})
+    outcome = {"detections": to_records(result)} if is_records else {"result": plain(result)}
+    return outcome | ({"gated": True} if frame.request.get("gated") else {})
 
 
 def plain(value: Any) -> Any:

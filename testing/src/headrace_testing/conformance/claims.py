@@ -94,6 +94,6 @@ def _alternatives(sentence: str) -> list[str]:
 def fits(shape: Collection[int], claimed: tuple[str, ...]) -> bool:
     """Return whether an array has a claimed shape: as many axes, and the lengths that are numbers."""
     return len(shape) == len(claimed) and all(
-        not said.isdigit() or int(said) == length
-        for length, said in zip(shape, claimed, strict=True)
+        not axis.isdigit() or int(axis) == length
+        for length, axis in zip(shape, claimed, strict=True)
     )

@@ -134,36 +134,36 @@ def _from_file(name: str, path: str) -> Any:
     return module
 
 
-def _answer(asked: dict[str, Any], path: Path) -> None:
+def _answer(job: dict[str, Any], path: Path) -> None:
     """Import, check and build a backend, and write what was loaded in each step."""
     import importlib
 
     import headrace
 
     built = None
-    probe = Probe(asked["module"])
+    probe = Probe(job["module"])
     sys.addaudithook(_note_compiled)
     before = _loaded()
-    sys.path[:] = asked["path"]
+    sys.path[:] = job["path"]
     importlib.invalidate_caches()
     headrace.plugins.refresh()
-    for name in asked["blocked"]:
+    for name in job["blocked"]:
         sys.modules[name] = None  # type: ignore[assignment]
-    own = asked["own"]
+    own = job["own"]
     try:
-        if asked["backends"]:
-            _register(asked["backends"])
+        if job["backends"]:
+            _register(job["backends"])
         else:
-            importlib.import_module(asked["module"])
+            importlib.import_module(job["module"])
         libraries = _Libraries(_loaded() - before, own)
         probe.imported, probe.required = libraries.heavy, libraries.installed
         probe.stage, before = "configure", before | _loaded()
-        settings = pickle.loads(base64.b64decode(asked["settings"]))  # noqa: S301 - made by the parent process
+        settings = pickle.loads(base64.b64decode(job["settings"]))  # noqa: S301 - made by the parent process
         config = headrace.PipelineConfig.load(settings)
         libraries = _Libraries(_loaded() - before, own)
         probe.configured = libraries.heavy
         probe.required = sorted({*probe.required, *libraries.installed})
-        if asked["build"]:
+        if job["build"]:
             probe.stage, before = "build", before | _loaded()
             built = headrace.plugins.build(config)
             installed = _Libraries(_loaded() - before, own).installed
@@ -172,7 +172,7 @@ def _answer(asked: dict[str, Any], path: Path) -> None:
         probe.error, probe.error_text = type(error).__name__, f"{type(error).__name__}: {error}"
     _write(probe, path)
     if built is not None:
-        _close(built, asked["closing_s"])
+        _close(built, job["closing_s"])
 
 
 def _write(probe: Probe, path: Path) -> None:

@@ -41,8 +41,8 @@ class _Exporter:
     numpy cannot read the memory of a device, and only numpy 2.1 and newer can ask for a copy on the CPU.
     """
 
-    def __init__(self, array: Any, asked: dict[str, Any]) -> None:
-        self._array, self._asked = array, asked
+    def __init__(self, array: Any, how: dict[str, Any]) -> None:
+        self._array, self._asked = array, how
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return _CPU, 0
@@ -96,10 +96,10 @@ def _given_by(method: Any) -> Any:
     if not callable(method):
         return None
     try:
-        given = method()
+        array = method()
     except Exception:  # noqa: BLE001 - a method that raises is no way
         return None
-    return given if hasattr(given, "shape") and not is_on_device(given) else None
+    return array if hasattr(array, "shape") and not is_on_device(array) else None
 
 
 def _through_dlpack(array: Any) -> Any:
@@ -111,9 +111,9 @@ def _through_dlpack(array: Any) -> Any:
     numpy = sys.modules.get("numpy")
     if numpy is None or not callable(getattr(array, "__dlpack__", None)):
         return None
-    for asked in ({"dl_device": (_CPU, 0), "copy": True}, {"dl_device": (_CPU, 0)}, {}):
+    for how in ({"dl_device": (_CPU, 0), "copy": True}, {"dl_device": (_CPU, 0)}, {}):
         try:
-            return numpy.from_dlpack(_Exporter(array, asked)).copy()
+            return numpy.from_dlpack(_Exporter(array, how)).copy()
         except Exception:  # noqa: BLE001, S112 - the array refuses the arguments, or is on a device
             continue
     return None

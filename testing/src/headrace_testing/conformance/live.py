@@ -36,16 +36,16 @@ class Live:
 
     Args:
         config: A configuration of one node.
-        asked: The key ``max`` of the node, None when it is not set.
+        limit: The key ``max`` of the node, None when it is not set.
 
     Attributes:
         instances: The backends that a scheduler would call, one per instance.
         root: The backend of the outermost name in the first instance. Another one may wrap it.
     """
 
-    def __init__(self, config: PipelineConfig, asked: int | None = None) -> None:
+    def __init__(self, config: PipelineConfig, limit: int | None = None) -> None:
         self._built = headrace.plugins.build(config)
-        self._asked = asked
+        self._asked = limit
         self.instances: list[Backend] = self._built.instances
         self.root: Backend = self._built.root
 

@@ -56,19 +56,19 @@ class _Judged:
         if self.certificate is None:
             raise RuntimeError(f"the process that judges {_how(status)}")
         if status == 1 and time.monotonic() - self.since >= self.limit_s:
-            said = (
+            text = (
                 f"it did not end within {self.limit_s:g} s, and nothing could interrupt it: a library waits with the "
                 "interpreter's lock held, or each interrupt is swallowed; the stacks of all threads stand above"
             )
         else:
-            said = (
+            text = (
                 f"while it was judged, the process {_how(status)}: no backend may end its process"
             )
         verdicts = []
         for rule in rules().values():
             verdict = self.verdicts.get(rule.id)
             if rule.id == self.rule:
-                verdict = Verdict(rule.id, FAILED, rule.reason, said)
+                verdict = Verdict(rule.id, FAILED, rule.reason, text)
             elif verdict is None:
                 detail = f"the process ended at {self.rule!r}"
                 verdict = Verdict(rule.id, BLOCKED, rule.reason, detail, blocked_by=self.rule)

@@ -68,7 +68,7 @@ def probe(subject: Subject, blocked: tuple[str, ...] = (), *, build: bool = True
     """
     registered = [element for element in subject.element.walk() if element.registered]
     backends = [_found(element.backend, element.cls) for element in registered]
-    asked = {
+    job = {
         "module": subject.cls.__module__,
         "backends": backends,
         "own": _own(subject),
@@ -78,7 +78,7 @@ def probe(subject: Subject, blocked: tuple[str, ...] = (), *, build: bool = True
         "path": sys.path,
         "closing_s": _CLOSING_S,
     }
-    return _asked(json.dumps(asked))
+    return _asked(json.dumps(job))
 
 
 def _found(name: str, cls: type[Any]) -> tuple[str, str, str, str]:
@@ -115,10 +115,10 @@ class _Fresh:
         # The process that has started `_process`: a fork of it has to start its own.
         self._owner = 0
 
-    def ask(self, asked: str, folder: str) -> str:
+    def ask(self, job_json: str, folder: str) -> str:
         """Let a fresh process answer into ``folder``; return how it ended."""
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        job = {"asked": asked, "folder": folder, "env": env, "cwd": str(Path.cwd())}
+        job = {"asked": job_json, "folder": folder, "env": env, "cwd": str(Path.cwd())}
         with self._lock:
             process = self._running(env)
             pid, late = process.pid, threading.Event()
@@ -180,11 +180,11 @@ atexit.register(_fresh.end)
 
 
 @functools.lru_cache(maxsize=64)
-def _asked(asked: str) -> Probe:
+def _asked(job_json: str) -> Probe:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        ended = _fresh.ask(asked, folder)
-        answer, said = Path(folder, "found.json"), Path(folder, "stderr")
+        ended = _fresh.ask(job_json, folder)
+        answer, log = Path(folder, "found.json"), Path(folder, "stderr")
         if not answer.exists():
-            last = said.read_text("utf-8", "replace").strip()[-500:] if said.exists() else ""
+            last = log.read_text("utf-8", "replace").strip()[-500:] if log.exists() else ""
             raise Broken(f"a fresh process {ended}: {last}")
         return Probe(**json.loads(answer.read_text("utf-8")))

@@ -31,8 +31,8 @@ def distributions_by_module(modules: Iterable[str]) -> dict[str, set[str]]:
     recorded, folders = _installed(tuple((path, _changed(path)) for path in sys.path))
     return {
         name: {
-            canonicalize_name(one)
-            for one in recorded.get(name) or _editable(name, folders) or _namesake(name)
+            canonicalize_name(name)
+            for name in recorded.get(name) or _editable(name, folders) or _namesake(name)
         }
         for name in modules
     }
@@ -56,9 +56,9 @@ def _editable_folders() -> dict[Path, str]:
     """Return the folder of each distribution that is installed editable: its RECORD does not name its modules."""
     folders = {}
     for installed in distributions():
-        told = json.loads(installed.read_text("direct_url.json") or "{}")
-        if told.get("dir_info", {}).get("editable"):
-            path = Path(url2pathname(urlsplit(told["url"]).path)).resolve()
+        origin = json.loads(installed.read_text("direct_url.json") or "{}")
+        if origin.get("dir_info", {}).get("editable"):
+            path = Path(url2pathname(urlsplit(origin["url"]).path)).resolve()
             folders[path] = installed.metadata["Name"]
     return folders
 
@@ -90,8 +90,8 @@ def _namesake(module: str) -> list[str]:
 
 def distributions_of(names: Iterable[str], modules: Iterable[str]) -> list[str]:
     """Return the installed distributions among ``names``, and those that the top-level modules belong to, sorted."""
-    given = {*names}.union(*distributions_by_module(modules).values())
-    return sorted({canonicalize_name(name) for name in given if _is_installed(name)})
+    needs = {*names}.union(*distributions_by_module(modules).values())
+    return sorted({canonicalize_name(name) for name in needs if _is_installed(name)})
 
 
 def not_required(loaded: Iterable[str], requiring: Iterable[str]) -> list[str]:
@@ -117,13 +117,13 @@ def _brought(names: Iterable[str]) -> set[str]:
     for name in names:
         extras = distribution(name).metadata.get_all("Provides-Extra") or ()
         todo.append((canonicalize_name(name), frozenset(extras)))
-    seen: set[tuple[str, frozenset[str]]] = set()
+    needs: set[tuple[str, frozenset[str]]] = set()
     while todo:
         requirer = todo.pop()
-        if requirer not in seen:
-            seen.add(requirer)
+        if requirer not in needs:
+            needs.add(requirer)
             todo += _required(*requirer)
-    return {name for name, _ in seen}
+    return {name for name, _ in needs}
 
 
 def _required(name: str, extras: frozenset[str]) -> Iterator[tuple[str, frozenset[str]]]:
@@ -132,9 +132,9 @@ def _required(name: str, extras: frozenset[str]) -> Iterator[tuple[str, frozense
         return
     for text in distribution(name).requires or ():
         try:
-            wanted = Requirement(text)
+            need = Requirement(text)
         except InvalidRequirement:  # of a distribution from before the rules for these texts
             continue
-        marker = wanted.marker
+        marker = need.marker
         if marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *extras)):
-            yield canonicalize_name(wanted.name), frozenset(wanted.extras)
+            yield canonicalize_name(need.name), frozenset(need.extras)

@@ -293,10 +293,10 @@ def describe(subject: Subject, verdicts: tuple[Verdict, ...]) -> Certificate:
     with contextlib.suppress(Exception):  # the rule `resolves` reports the problem
         element = subject.element
         name, distribution, version = element.backend, element.distribution, element.version
-    given = dict(kit.options)
+    values = dict(kit.options)
     with contextlib.suppress(Exception):  # of make_options, which that rule reports as well
-        given = subject.options
-    options: dict[str, Any] = json.loads(json.dumps(given, default=_as_text))
+        values = subject.options
+    options: dict[str, Any] = json.loads(json.dumps(values, default=_as_text))
     return Certificate(
         backend=name,
         distribution=distribution,

@@ -170,8 +170,8 @@ class Subject:
             instance_num: The number of instances, of a configuration of their own. None for one of the usual configuration.
         """
         config = self.config if instance_num is None else self.load(instance_num=instance_num)
-        asked = self.settings().get("max")
-        live = Live(config, None if asked is None else int(asked))
+        limit = self.settings().get("max")
+        live = Live(config, None if limit is None else int(limit))
         self._open.append(live)
         return live
 

@@ -63,23 +63,23 @@ def arrays_on_device(value: Any) -> list[Any]:
     return arrays
 
 
-def _walk(value: Any, seen: set[int], arrays: list[Any]) -> None:
-    if id(value) in seen or isinstance(value, (str, bytes, int, float, type(None))):
+def _walk(value: Any, ids: set[int], arrays: list[Any]) -> None:
+    if id(value) in ids or isinstance(value, (str, bytes, int, float, type(None))):
         return
-    seen.add(id(value))
+    ids.add(id(value))
     if is_on_device(value):
         arrays.append(value)
     elif is_array(value):
         return
     elif isinstance(value, Mapping):
         for part in list(value.values()):
-            _walk(part, seen, arrays)
+            _walk(part, ids, arrays)
     elif isinstance(value, (list, tuple, set, frozenset)):
         for part in list(value):
-            _walk(part, seen, arrays)
+            _walk(part, ids, arrays)
     else:
         for part in list((_fields(value) or {}).values()):
-            _walk(part, seen, arrays)
+            _walk(part, ids, arrays)
 
 
 def difference(a: Any, b: Any, *, rtol: float = 0.0, atol: float = 0.0) -> str | None:
@@ -226,9 +226,9 @@ def _of_objects(a: Any, b: Any, rtol: float, atol: float) -> str | None:
         return None
     ours, theirs = _fields(a), _fields(b)
     if ours is None or theirs is None:
-        told = getattr(type(a), "__eq__", None) is not object.__eq__
+        tells = getattr(type(a), "__eq__", None) is not object.__eq__
         return f"{said(a)} and {said(b)}" + (
-            "" if told else ", which do not tell what they hold: give their class an __eq__"
+            "" if tells else ", which do not tell what they hold: give their class an __eq__"
         )
     return _of_mappings(ours, theirs, rtol, atol)
 

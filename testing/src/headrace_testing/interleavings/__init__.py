@@ -95,18 +95,18 @@ def explore(
         raise RuntimeError(f"unsupported: {why}")
     address = address_of(program)
     name = Path(address).name
-    given = ["--lines", ",".join(lines)] if lines else []
+    args = ["--lines", ",".join(lines)] if lines else []
     with tempfile.TemporaryDirectory() as folder:
         report, again = Path(folder, "report.json"), Path(folder, "again.json")
         if replay is not None:
             again.write_text(json.dumps({name: {"faults": [replay]}}), encoding="utf-8")
-            given += ["--replay", str(again)]
-        given += ["--seed", str(seed), "--schedules", str(schedules), "--strategy", strategy]
-        given += ["--seconds", str(seconds or 1e9), "--report", str(report)]
-        given += ["--minimise", str(minimise_s)]
+            args += ["--replay", str(again)]
+        args += ["--seed", str(seed), "--schedules", str(schedules), "--strategy", strategy]
+        args += ["--seconds", str(seconds or 1e9), "--report", str(report)]
+        args += ["--minimise", str(minimise_s)]
         paths = os.pathsep.join(filter(None, sys.path))
         done = subprocess.run(  # noqa: S603 - this module, on a file of the caller's
-            [sys.executable, "-m", __name__, address, *given],
+            [sys.executable, "-m", __name__, address, *args],
             env={**os.environ, "PYTHONPATH": paths, "PYTHONHASHSEED": "0"},
             capture_output=True,
             text=True,

@@ -44,29 +44,29 @@ def _arguments() -> argparse.Namespace:
 
 def main() -> int:
     """Explore the programs that the command names; return the exit status."""
-    given = _arguments()
-    strategies.drawn(given.strategy, 0, strategies.Sizes())
-    noted = json.loads(given.replay.read_text(encoding="utf-8")) if given.replay else {}
+    args = _arguments()
+    strategies.drawn(args.strategy, 0, strategies.Sizes())
+    noted = json.loads(args.replay.read_text(encoding="utf-8")) if args.replay else {}
     reports: dict[str, Any] = {}
-    for address in given.program:
+    for address in args.program:
         program, began_s = loading.load(address), perf_counter()
         gc.collect()
         gc.freeze()
         name = Path(address).name
-        if given.replay is None:
-            count, faults = search.search(program, given)
+        if args.replay is None:
+            count, faults = search.search(program, args)
         else:
             again = [search.Fault.of(dumped) for dumped in noted.get(name, {}).get("faults", ())]
-            faults = [candidate for candidate in again if search.replay(program, given, candidate)]
+            faults = [candidate for candidate in again if search.replay(program, args, candidate)]
             count = len(again)
         a_second = count / (perf_counter() - began_s)
-        told = search.counted(count, "schedule"), search.counted(len(faults), "fault")
-        print(f"{name}: {told[0]}, {a_second:.0f} a second, {told[1]}", flush=True)
+        texts = search.counted(count, "schedule"), search.counted(len(faults), "fault")
+        print(f"{name}: {texts[0]}, {a_second:.0f} a second, {texts[1]}", flush=True)
         for fault in faults:
             print(f"\n{name} fails ({fault.times} times): {fault.text}\n", flush=True)
-        reports[name] = {"schedules": count, "faults": [one.as_dict() for one in faults]}
-    if given.report is not None:
-        given.report.write_text(json.dumps(reports), encoding="utf-8")
+        reports[name] = {"schedules": count, "faults": [fault.as_dict() for fault in faults]}
+    if args.report is not None:
+        args.report.write_text(json.dumps(reports), encoding="utf-8")
     return int(any(report["faults"] for report in reports.values()))
 
 

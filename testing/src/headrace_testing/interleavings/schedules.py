@@ -121,11 +121,11 @@ class Schedules:
         faulthandler.dump_traceback_later(STUCK_S, exit=True)
 
         def report(verdict: str, reason: str, stacks: str) -> None:
-            told = Report(verdict, reason, stacks, world.changes, world.counts)
-            told.interrupts, told.log = world.most_interrupts, world.log
-            told.names = [thread.name for thread in world.all]
+            result = Report(verdict, reason, stacks, world.changes, world.counts)
+            result.interrupts, result.log = world.most_interrupts, world.log
+            result.names = [thread.name for thread in world.all]
             with os.fdopen(into, "wb") as pipe:
-                pickle.dump(told, pipe)
+                pickle.dump(result, pipe)
 
         begin()
         world.log = [] if schedule.logs else None

@@ -95,14 +95,14 @@ def signature(report: Report) -> str:
     return f"{report.verdict}: " + re.sub(r"0x[0-9a-f]+|\d+", "#", last)[:150]
 
 
-def search(program: Callable[[], object], given: Namespace) -> tuple[int, list[Fault]]:
+def search(program: Callable[[], object], args: Namespace) -> tuple[int, list[Fault]]:
     """Explore a program in forks of this process; give the number of schedules, and the faults."""
-    schedules = Schedules(program, jobs=given.jobs, opcodes=given.opcodes)
-    files, until_s = files_of(given.lines), perf_counter() + given.seconds
+    schedules = Schedules(program, jobs=args.jobs, opcodes=args.opcodes)
+    files, until_s = files_of(args.lines), perf_counter() + args.seconds
     faults: dict[str, Fault] = {}
     reports: list[Report] = []
     count = 0
-    for kind in (_measuring(files), _drawn(given, files, reports)):
+    for kind in (_measuring(files), _drawn(args, files, reports)):
         for schedule, report in schedules.each(kind, until_s):
             count += 1
             if len(reports) < 4:
@@ -111,13 +111,13 @@ def search(program: Callable[[], object], given: Namespace) -> tuple[int, list[F
                 fault = Fault(report.verdict, report.reason, schedule.seed, report.choices)
                 fault.files = schedule.files
                 faults.setdefault(signature(report), fault).times += 1
-                if not given.all:
+                if not args.all:
                     break
-        if faults and not given.all:
+        if faults and not args.all:
             break
     for sign, fault in faults.items():
         fails = partial(_fails, schedules, fault.files, sign)
-        small = minimise(fails, fault.choices, given.minimise)
+        small = minimise(fails, fault.choices, args.minimise)
         fault.interleaving = "   It does not come again: something in it is not under control."
         if small is not None:
             fault.show(schedules.one(small, fault.files, logs=True))
@@ -131,7 +131,7 @@ def _measuring(files: Files) -> Iterator[Schedule]:
         yield Schedule(partial(Walk, 0.2, seed, Sizes()), files)
 
 
-def _drawn(given: Namespace, files: Files, reports: Sequence[Report]) -> Iterator[Schedule]:
+def _drawn(args: Namespace, files: Files, reports: Sequence[Report]) -> Iterator[Schedule]:
     """Give schedules of seeds: each has the lines of one file as points, of those that were run, or none."""
     counts: dict[str, list[int]] = {}
     for report in reports:
@@ -143,12 +143,12 @@ def _drawn(given: Namespace, files: Files, reports: Sequence[Report]) -> Iterato
     for file, more in sorted(counts.items()):
         points, choices, breaks = (a + b for a, b in zip(here, more, strict=True))
         focuses.append((file, Sizes(points, choices, breaks, here[1], interrupts)))
-    for seed in range(given.seed, given.seed + given.schedules):
+    for seed in range(args.seed, args.seed + args.schedules):
         die = Random(f"focus {seed}")  # noqa: S311
         focused = len(focuses) > 1 and die.random() < _FOCUSED
         file, sizes = die.choice(focuses[1:]) if focused else focuses[0]
         chosen = {file: files[file]} if file else {}
-        yield Schedule(partial(drawn, given.strategy, seed, sizes), chosen, seed)
+        yield Schedule(partial(drawn, args.strategy, seed, sizes), chosen, seed)
 
 
 def _fails(schedules: Schedules, files: Files, sign: str, choices: Choices) -> Choices | None:
@@ -176,9 +176,9 @@ def minimise(
     return small
 
 
-def replay(program: Callable[[], object], given: Namespace, fault: Fault) -> Fault | None:
+def replay(program: Callable[[], object], args: Namespace, fault: Fault) -> Fault | None:
     """Run the schedule of a fault; give what fails now, if anything does."""
-    schedules = Schedules(program, jobs=1, opcodes=given.opcodes)
+    schedules = Schedules(program, jobs=1, opcodes=args.opcodes)
     fault.show(schedules.one(fault.choices, fault.files, logs=True))
     return None if fault.verdict == "ok" else fault
 

@@ -112,14 +112,14 @@ class Builder(Build):
         if node.init is not None:
             builder.element(node.init, replace(at, end=BatchEnd()))
         backends = builder.instances(node.tree, at)
-        made = [_instance(i, backend, node.keys) for i, backend in enumerate(backends)]
+        fresh = [_instance(i, backend, node.keys) for i, backend in enumerate(backends)]
         if node.auto is not None:
-            made[-1].wide = node.wide
+            fresh[-1].wide = node.wide
             level = logging.WARNING if node.auto.short else logging.INFO
             text = "node %r: instance_num = 'auto' gives %d: %s"
-            _log.log(level, text, node.name, len(made), node.auto.why)
-        running = schedule(made)
-        _report_who_limits(made, node, builder.by_element)
+            _log.log(level, text, node.name, len(fresh), node.auto.why)
+        running = schedule(fresh)
+        _report_who_limits(fresh, node, builder.by_element)
         alias = next((backend for backend in backends if isinstance(backend, Alias)), None)
         needs = required_keys(node.tree, builder.by_element) if alias is None else alias.needs
         running.need(needs)

@@ -194,10 +194,10 @@ class ElementBuilder:
         index = at.index or 0
         keeping = Keeping(backend, lambda: self.build.registered, element._goes_on_at)
         backend._has_emitted = keeping.has_emitted  # type: ignore[method-assign]
-        seen = {**fields_of(self.node, index), **(self.build.seen or {})}
-        batch = InitContext.Batch(**seen.pop("batch"), at_end=partial(at.end.register, backend))
+        view = {**fields_of(self.node, index), **(self.build.seen or {})}
+        batch = InitContext.Batch(**view.pop("batch"), at_end=partial(at.end.register, backend))
         return InitContext(
-            **seen,
+            **view,
             node_name=self.name,
             threads=self.build.plan.threads_of(self.name, index),
             children=children,
@@ -236,22 +236,22 @@ class ElementBuilder:
 
     def _keys_written(self, element: Element, place: int = 0) -> tuple[str, ...]:
         inside = element.children[place].walk()
-        made = [(self.by_element.get(part, part.cls), part.options) for part in inside]
-        named = (keys_named(*part, "writes", optional=True) for part in made)
+        parts = [(self.by_element.get(part, part.cls), part.options) for part in inside]
+        named = (keys_named(*part, "writes", optional=True) for part in parts)
         return tuple(sorted(set(chain.from_iterable(named))))
 
     # Instances, and names.
 
     def instances(self, root: Element, at: BuildSite) -> list[Backend]:
         """Build the instances of the node, each with stores of its own."""
-        made: list[Backend] = []
+        backends: list[Backend] = []
         for index in range(self.node.instance_num):
             parts = at.parts.add_inner()
             inner = BuildSite.begin(parts, index=index, thread=at.thread, local=at.local)
             built = inner.end.around(self.element(root, inner), root)
-            made.append(Alias(built, inner.liveness) if isinstance(built, NodeCall) else built)
+            backends.append(Alias(built, inner.liveness) if isinstance(built, NodeCall) else built)
             self.instance_parts.append(parts)
-        return made
+        return backends
 
     # Backends that own a thread.
 

@@ -105,11 +105,11 @@ def begin_calls(
         raise TypeError(f"context.request.call: parts is True, False or a text, got {parts!r}")
     (outer,), box = entries_of([request]), called.node.box
 
-    def end(made: Request, error: BaseException | None) -> None:
-        box.later(then, made, None if error is None else _outcome_of(error))
+    def end(sent: Request, error: BaseException | None) -> None:
+        box.later(then, sent, None if error is None else _outcome_of(error))
 
     sent = [
-        Sent(called.node, called.each, made, outer, partial(end, made), parts) for made in batch
+        Sent(called.node, called.each, sent, outer, partial(end, sent), parts) for sent in batch
     ]
 
     def start() -> None:

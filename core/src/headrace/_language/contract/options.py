@@ -71,9 +71,9 @@ class TextWithBase(str):
 
     def __new__(cls, text: str, base: Path) -> TextWithBase:  # noqa: PYI034 - Self: Python 3.11
         """Make a text with its folder."""
-        made = super().__new__(cls, text)
-        made.base = base
-        return made
+        value = super().__new__(cls, text)
+        value.base = base
+        return value
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the text together with its folder."""

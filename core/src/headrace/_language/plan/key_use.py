@@ -50,14 +50,14 @@ def _keys_required(element: Element, built: Built) -> RequiredKeys:
     needs = getattr(built.get(element), "needs", None)
     if element.cls.builds_elsewhere and needs is not None:
         return dict.fromkeys(needs, element.name)  # as what was built there has said
-    made = built.get(element, element.cls)
-    if children and not _says_reads(made):
+    item = built.get(element, element.cls)
+    if children and not _says_reads(item):
         return {DATA: element.name}  # a container that does not say which keys it needs
-    reads = keys_named(made, element.options, "reads")
+    reads = keys_named(item, element.options, "reads")
     read_here = {key: element.name for key in reads if key == DATA or key not in RESERVED}
     if not children or (len(children) == 1 and bracket.divides):
         return read_here  # an item may pass by the only child
-    keys_given = {*keys_named(made, element.options, "bracket.gives")}
+    keys_given = {*keys_named(item, element.options, "bracket.gives")}
     first, *others = [keys_required_by(child, built) for child in children]
     shared = {key: first[key] for key in first if all(key in other for other in others)}
     return {**{key: name for key, name in shared.items() if key not in keys_given}, **read_here}
@@ -98,11 +98,11 @@ def _keys_read(element: Element, built: Built) -> ReadKeys:
             return keys
         keys = {DATA if key is None else key: name for key, name in keys.items()}
         return {**keys, **dict.fromkeys(more, element.name)}
-    made = built.get(element, element.cls)
-    if not _says_reads(made):
+    item = built.get(element, element.cls)
+    if not _says_reads(item):
         return {**keys, None: element.name}
     compared = [values["key"] for _, values in element.prefixes if "key" in values]
-    read_here = keys_named(made, element.options, "reads", optional=True)
+    read_here = keys_named(item, element.options, "reads", optional=True)
     return {**keys, **dict.fromkeys([*read_here, *compared], element.name)}
 
 

@@ -404,9 +404,9 @@ def check_keys(
     values: dict[str, Any] = {}
     places: dict[str, Callable[[], dict[str, Any]]] = {}
     origins = dict.fromkeys(keys_of(model), "default")
-    given = shape.nodes.get(name, {}).keys() | shape.globals.keys()
+    names = shape.nodes.get(name, {}).keys() | shape.globals.keys()
     for key in origins:
-        if key not in given or (written := value_written(key, name, shape)) is None:
+        if key not in names or (written := value_written(key, name, shape)) is None:
             continue
         places[key], origins[key] = written.place, written.origin
         if key not in EXPRESSION_KEYS:

@@ -57,12 +57,12 @@ def called_in_other_threads(root: Element) -> Iterator[Element]:
     """Find the names inside a thread that stand for instances outside of it which own theirs."""
     for thread in (element for element in root.walk() if word_of(element.cls)._threaded):
         inside = [*thread.walk()]
-        made = set(map(id, inside))
+        ids = set(map(id, inside))
         for element in inside:  # and what it names
             target = element._referent
-            if target is None or id(target) in made:
+            if target is None or id(target) in ids:
                 continue
-            made.add(id(target))
+            ids.add(id(target))
             inside += target.walk()
             if _needs_thread(target):
                 yield element

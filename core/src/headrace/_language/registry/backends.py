@@ -49,10 +49,10 @@ def as_backend(cls: Any) -> type[Backend]:
         return cls
     body = {"__call__": Backend.__call__, "__doc__": cls.__doc__, "__module__": cls.__module__}
     try:
-        made = type(cls.__name__, (cls, Backend), {**body, "_made_of": cls})
+        kind = type(cls.__name__, (cls, Backend), {**body, "_made_of": cls})
     except TypeError as error:
         raise PluginError(f"{cls!r} is no backend: {error}") from error
-    return _made.setdefault(cls, made)
+    return _made.setdefault(cls, kind)
 
 
 def source_of(cls: type[Backend]) -> Any:

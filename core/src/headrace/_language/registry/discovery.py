@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _OURS = re.compile(r"\s*headrace\b(?![-_.]*\w)", re.IGNORECASE)
 
-GROUPS = ("backends", "node_keys", "rewriters", "readers", "fetchers")
+GROUPS = ("backends", "node_keys", "rewriters", "readers", "fetchers", "records")
 """What plugins offer by entry points: the groups, without the ``headrace.`` in front."""
 
 HOOKS = ("batch_policies", "dispatch_policies", "probes", "commands", "apis")
@@ -63,8 +63,9 @@ class Plugin:
         range: The versions of core that it requires, as ``>=0.1,<0.2``. Empty when it states none.
         backends: The import paths of its backends, by name.
         offers: The import paths of what else it offers, by kind and name. ``node_keys``,
-            ``rewriters``, ``readers`` and ``fetchers`` are entry points, ``batch_policies``,
-            ``dispatch_policies``, ``probes``, ``commands`` and ``apis`` the answers of its hooks.
+            ``rewriters``, ``readers``, ``fetchers`` and ``records`` are entry points,
+            ``batch_policies``, ``dispatch_policies``, ``probes``, ``commands`` and ``apis`` the
+            answers of its hooks.
         hook_modules: The modules of its hooks.
         state: ``"ok"``, else ``"disabled"``, ``"incompatible"``, ``"broken"`` or
             ``"missing_dependency"``. Conflicts between plugins, and libraries that only an instance

@@ -1,8 +1,8 @@
-"""What plugins make of a path or an address: ``headrace.readers`` and ``headrace.fetchers``."""
+"""What plugins make of a path or an address: configurations, records, files from elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -28,14 +28,39 @@ def _only(offers: list[Offer], done: str, file: str | None = None) -> Offer | No
 # Paths.
 
 
+def _ending(offers: Sequence[Offer], path: Path) -> list[Offer]:
+    """Return the offers of the longest suffix with which the name of a path ends."""
+    name = path.name.lower()
+    ends = [offer for offer in offers if offer.name.startswith(".") and name.endswith(offer.name)]
+    longest = max((len(offer.name) for offer in ends), default=0)
+    return [offer for offer in ends if len(offer.name) == longest]
+
+
+def records_of(path: str | Path) -> Iterator[Any] | None:
+    """Read the records of a file as dicts, one after the other; see `headrace.hookspecs`.
+
+    Args:
+        path: The file.
+
+    Returns:
+        None where no plugin reads records of this suffix. In place of a record that is none comes
+        an exception that says why.
+
+    Raises:
+        ConfigError: Two plugins read them.
+        PluginError: What reads them cannot be imported.
+        Exception: While it is read: what the plugin raises.
+    """
+    offer = _only(_ending(registry.offers("records"), Path(path)), "its records are read")
+    return None if offer is None else iter(offer.load("reader of records")(Path(path)))
+
+
 def _reader_of(path: Path) -> Offer | None:
     """Return what reads a path; of several suffixes that its name ends with, the longest counts."""
     if path.suffix == ".toml":
         return None
-    name, is_folder, read = path.name.lower(), path.is_dir(), registry.offers("readers")
-    ends = [offer for offer in read if offer.name.startswith(".") and name.endswith(offer.name)]
-    longest = max((len(offer.name) for offer in ends), default=0)
-    offers = [offer for offer in ends if len(offer.name) == longest and path.is_file()]
+    is_folder, read = path.is_dir(), registry.offers("readers")
+    offers = _ending(read, path) if path.is_file() else []
     holds = [
         offer for offer in read if offer.name[0] != "." and is_folder and any(path.glob(offer.name))
     ]

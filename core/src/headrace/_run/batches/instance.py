@@ -36,6 +36,8 @@ SAMPLED = 15
 class Instance(Tally):
     """An instance as its node holds it. To policies it is a `headrace.policies.InstanceView`.
 
+    What runs a batch and what measures it are in one object, as each batch needs nearly all of it.
+
     Attributes:
         index, min, max, device: See `headrace.policies.InstanceView`.
         backend: The backend.

@@ -96,14 +96,14 @@ class GraphRequest:
         for entry in entries:
             entry.then, entry.waiter, entry.internal = then, call.waiter, internal
             self.open[entry] = None
-        alive = [made for made in entries if made.state != DONE]
+        alive = [entry for entry in entries if entry.state != DONE]
         if not alive and not internal and node.refusing is not None:
             error = node.refusing._passing(passes=False)
             error.begun = False
             return self._fail_between(Failure(visit.step, error, has_run=False))
         if not entries:
             return self._advance(visit, at_node.gather())
-        for entry in [made for made in entries if made.state == DONE]:
+        for entry in [each for each in entries if each.state == DONE]:
             entry.then = None
             then(entry)
         if self.entry.state != DONE:

@@ -97,20 +97,20 @@ class Route:
         order = list(TopologicalSorter(before).static_order())
         mapped = {source for name in order for source in links[name].map}
         index = {name: i for i, name in enumerate(links)}
-        made: dict[str, Step] = {}
+        steps: dict[str, Step] = {}
         for name in reversed(order):
             linked, first = links[name], next(iter(before[name]), None)
             copies = first is not None and (len(links[first].next) > 1 or first in mapped)
-            made[name] = Step(
+            steps[name] = Step(
                 name,
                 index[name],
                 nodes[name],
                 linked,
-                tuple(made[following] for following in linked.next),
+                tuple(steps[following] for following in linked.next),
                 _input_of(linked, before[name], before, lenient, copies=copies),
                 copies,
             )
-        self.steps = tuple(made[name] for name in order)
+        self.steps = tuple(steps[name] for name in order)
         self.start = self.steps[0]
         self.first = self.start.node
         self.joins = {name: len(names) for name, names in before.items() if len(names) > 1}

@@ -97,10 +97,10 @@ class Traversal:
                     ended.append(following)
                     continue
                 try:
-                    made = following.make(ends)
+                    entry = following.make(ends)
                 except HeadraceError as error:
                     return Failure(following, error, has_run=False)
-                started.append(new_visit(Visit, (following, made)))
+                started.append(new_visit(Visit, (following, entry)))
         return started
 
     def finish(self) -> Failure | None:

@@ -53,10 +53,10 @@ def entries_of(requests: Iterable[Request]) -> list[Entry]:
     entries of these batches, and their latest deadline, or none when one of them has none.
     """
     entries = _entries_here()
-    made = _WITHOUT_LIMITS
+    entry = _WITHOUT_LIMITS
     if entries:  # else a caller runs its own request
         latest = max([inf if entry.deadline is None else entry.deadline for entry in entries])
-        made = Entry({}, deadline=latest if latest < inf else None)
-        made.priority = max([entry.priority for entry in entries])
+        entry = Entry({}, deadline=latest if latest < inf else None)
+        entry.priority = max([entry.priority for entry in entries])
     known = {id(entry.request): entry for entry in entries}
-    return [known.get(id(request), made) for request in requests]
+    return [known.get(id(request), entry) for request in requests]

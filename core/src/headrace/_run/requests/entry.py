@@ -45,6 +45,8 @@ UNTOUCHED = object()
 class Entry:
     """A request that waits at a node or runs there.
 
+    All of it is in one object, since each request needs one: a second one would cost more than it.
+
     Attributes:
         request: The dict.
         then: Called once with the entry when it has its outcome, in a step. None once that has

@@ -1,20 +1,20 @@
-"""An exchange that goes on: which requests both models run, and what their answers have shown."""
+"""An exchange that goes on: its pairs, their comparison, its outcome."""
 
 from __future__ import annotations
 
 import logging
 import math
 import threading
-from collections import Counter
 from collections.abc import Mapping
-from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from headrace import keys
 from headrace_models.calling import outputs_of, ports_of
-from headrace_models.exchange.judge import Tally, distances, row_of, shown
+from headrace_models.exchange.evidence import ANSWERED, Evidence, kind_of
+from headrace_models.exchange.judge import distances, row_of, shown
 from headrace_models.exchange.pair import ON_DEVICE, Pair, is_on_device
+from headrace_models.exchange.sample import Sample, client_of
 from headrace_models.version import first_line
 
 if TYPE_CHECKING:
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 __all__ = ["Trial"]
 
 _log = logging.getLogger("headrace.models")
-_MOST_OPEN = 64
-"""So many sampled requests are in flight, or wait to be compared."""
-_STREAM, _SEQUENCE = "streams", "sequences"
 
 
 class Trial:
@@ -60,19 +57,20 @@ class Trial:
         self.exchange, self.old, self.new, self.keep = exchange, old, new, keep
         self.original: Pipeline = old.pipe
         self._pipe: Pipeline = new.pipe
-        self._clock, self._draw, self._over = rules.clock, rules.draw, over
+        self._clock, self._over = rules.clock, over
         self._judge = exchange.judge(allow_import=rules.allow_import)
         self._outputs = ports_of(old.pipe)[1]
         plan = self.original.config.plan()
         trees = [tree for node in plan.nodes.values() for tree in node.trees]
-        self._is_stateful = any(element.stateful for tree in trees for element in tree.walk())
+        is_stateful = any(element.stateful for tree in trees for element in tree.walk())
+        self._sample = Sample(
+            exchange, rules.draw, queue_size=new.queue_size, is_stateful=is_stateful
+        )
         self._until = rules.clock() + exchange.at_most_s
-        self._most = min(_MOST_OPEN, new.queue_size)
         self._lock = threading.Lock()
-        self._open, self._not_sampled = 0, Counter[str]()
         self._pairs: set[Pair] = set()
         self._ended: SimpleQueue[Pair | None] = SimpleQueue()
-        self._tally = Tally()
+        self._evidence = Evidence()
         self.outcome, self.reason, self.has_begun = "", "", False
 
     @property
@@ -97,58 +95,61 @@ class Trial:
             pairs, self._pairs = self._pairs, set()
         self._ended.put(None)
         for pair in pairs:
-            pair.end_wait()
+            pair.end()
         level = logging.INFO if self.is_for_new else logging.WARNING
         _log.log(level, "model %r: %s", self.new.title, self.summary())
 
     def _run(self) -> None:
         while not self.outcome:
-            left_s = self._until - self._clock()
-            if left_s <= 0:
-                self.end("not judged", f"{self.exchange.at_most_s:g} s are over")
-                break
+            left_s = min(max(0.0, self._until - self._clock()), threading.TIMEOUT_MAX)
             try:
-                pair = self._ended.get(timeout=min(left_s, threading.TIMEOUT_MAX))
-            except Empty:
+                pair = self._ended.get(timeout=left_s)
+            except Empty:  # all pairs are compared that have ended in time
+                if self._clock() >= self._until:
+                    self.end("not judged", f"{self.exchange.at_most_s:g} s are over")
                 continue
             if pair is not None:
-                self._compare(pair)
-                with self._lock:
-                    self._open -= 1
+                self._sample.give_back(pair.sender, counts=self._compare(pair))
+                outcome, reason = self._evidence.verdict(self.exchange)
+                if outcome:
+                    self.end(outcome, reason)
         self._over(self)
 
-    def _compare(self, pair: Pair) -> None:
-        exchange, tally = self.exchange, self._tally
-        if pair.kind:
-            return self._refuse(pair.kind)
-        if pair.errors != [None, None]:
-            tally.note_failed(pair.errors)
-        else:
-            old, new = (outputs_of(self._outputs, answer) for answer in pair.answers)
-            rows = pair.twin.get(keys.REQUEST_SIZE) or None  # none of 0: it is compared as a whole
-            try:
-                found = (
-                    distances(old, new, rows, exchange.rtol_of, exchange.atol)
-                    if self._judge is None
-                    else [_as_distance(self._judge(*pair.answers))]
-                )
-            except Exception as error:  # noqa: BLE001 - the code of a user
-                return self.end("failed", f"the judge raised {first_line(error)}")
+    def _compare(self, pair: Pair) -> bool:
+        """Count a pair that both have ended, and return whether it counts for the verdict."""
+        kind, evidence = kind_of(pair.errors), self._evidence
+        if kind == ANSWERED:
+            if pair.kind:
+                self._sample.refuse(pair.kind)
+                return False
+            self._compare_answers(pair)
+        return evidence.note(kind, pair.sender)
 
-            def about(row: int) -> dict[str, Any]:
-                both = {"old": old, "new": new, "inputs": pair.inputs}
-                told = {
-                    name: shown({key: row_of(each, row, rows) for key, each in both_values.items()})
-                    for name, both_values in both.items()
-                    if both_values
-                }
-                return {"row": row, "request_id": shown(pair.twin.get(keys.REQUEST_ID)), **told}
+    def _compare_answers(self, pair: Pair) -> None:
+        """Compare the rows of both answers. What a judge raises, or an answer that is looked at, fails the new model."""
+        exchange = self.exchange
+        old, new = (outputs_of(self._outputs, answer) for answer in pair.answers)
+        rows = pair.twin.get(keys.REQUEST_SIZE) or None  # none of 0: it is compared as a whole
 
-            tally.note(pair.ms, found, about)
-        if tally.compared >= exchange.requests:
-            reasons = tally.reasons(exchange.errors, exchange.slower, exchange.differ)
-            self.end("failed" if reasons else "passed", "; ".join(reasons))
-        return None
+        def about(row: int) -> dict[str, Any]:
+            both = {"old": old, "new": new, "inputs": pair.inputs}
+            values = {
+                name: shown({key: row_of(each, row, rows) for key, each in both_values.items()})
+                for name, both_values in both.items()
+                if both_values
+            }
+            return {"row": row, "request_id": shown(pair.twin.get(keys.REQUEST_ID)), **values}
+
+        try:
+            row_distances = (
+                distances(old, new, rows, exchange.rtol_of, exchange.atol)
+                if self._judge is None
+                else [_as_distance(self._judge(*pair.answers))]
+            )
+            self._evidence.note_rows(pair.ms, row_distances, about)
+        except Exception as error:  # noqa: BLE001 - the code of a user
+            who = "the comparison" if self._judge is None else "the judge"
+            self.end("failed", f"{who} raised {first_line(error)}")
 
     def take(self, request: Any, how: Mapping[str, Any]) -> Pair | None:
         """Begin a request with the new model as well, if it is drawn and can be. It never waits.
@@ -157,50 +158,42 @@ class Trial:
             request: The request.
             how: Timeout and priority.
         """
-        if not self._is_drawn() or type(request) is not dict:
+        if type(request) is not dict or not self._is_drawn():
             return None
-        kind = _SEQUENCE if self._is_stateful else ""
-        with self._lock:
-            if not kind and self._open < self._most:
-                self._open += 1
+        sender, reason = client_of(request), "not copied"
+        if not self._sample.take(sender):
+            return None
+        try:
+            if is_on_device(request):
+                pair, reason = None, ON_DEVICE
             else:
-                kind = kind or "no room"
-        if not kind:
-            try:
-                if not is_on_device(request):
-                    pair = Pair(request, self.exchange, self._put)
-                    pair.running = self._pipe.submit(pair.twin, **how)
-                    pair.running.add_done_callback(partial(pair.note_done, side=1))
-                    with self._lock:
-                        if not self.outcome:
-                            self._pairs.add(pair)
-                    if self.outcome:
-                        pair.end_wait()
-                    return pair
-                kind = ON_DEVICE
-            except Exception:  # noqa: BLE001 - a request is the user's, and the pipeline may be closed by now
-                kind = "not copied"
-            with self._lock:
-                self._open -= 1
-        self._refuse(kind)
-        return None
+                pair = Pair(request, sender, self.exchange, self._put)
+        except Exception:  # noqa: BLE001 - a request is the user's
+            pair = None
+        if pair is None:
+            self._sample.give_back(sender, counts=False)
+            self._sample.refuse(reason)
+            return None
+        pair.start(self._pipe, how)
+        with self._lock:
+            if not self.outcome:
+                self._pairs.add(pair)
+        if self.outcome:
+            pair.end()
+        return pair
 
     def refuse_stream(self) -> None:
         """Count a request whose answer comes in parts, if it is drawn."""
         if self._is_drawn():
-            self._refuse(_STREAM)
+            self._sample.refuse("streams")
 
     def _is_drawn(self) -> bool:
-        if self.outcome or self._draw() >= self.exchange.share:
+        if self.outcome or not self._sample.is_drawn():
             return False
         if self._clock() >= self._until:
             self._ended.put(None)
             return False
         return True
-
-    def _refuse(self, kind: str) -> None:
-        with self._lock:
-            self._not_sampled[kind] += 1
 
     def _put(self, pair: Pair) -> None:
         """Have a request compared that both have ended."""
@@ -210,12 +203,13 @@ class Trial:
 
     def summary(self) -> str:
         """Return how it goes, or has ended, in a few words."""
-        tally = self._tally
-        said = f"{tally.compared} of {self.exchange.requests} requests compared"
+        evidence = self._evidence
+        shown_pairs = evidence.summary(self.exchange.requests)
         if self.outcome:
             why = f": {self.reason}" if self.reason else ""
-            return f"exchange {self.outcome}{why} ({said})"
-        return f"exchange: {said}, {tally.differing} of {tally.rows} rows differ"
+            return f"exchange {self.outcome}{why} ({shown_pairs})"
+        rows = f"{evidence.differing} of {evidence.rows} rows differ"
+        return f"exchange: {shown_pairs}, {rows}"
 
     def status(self) -> dict[str, Any]:
         """Return how it goes, or has ended, as plain data."""
@@ -227,8 +221,9 @@ class Trial:
             "compare": self.exchange.compare,
             "share": self.exchange.share,
             "requests": self.exchange.requests,
-            "not_sampled": {**self._not_sampled},
-            **self._tally.to_dict(),
+            "per_client": self.exchange.per_client,
+            "not_sampled": {**self._sample.not_sampled},
+            **self._evidence.to_dict(),
         }
 
 

@@ -1,9 +1,7 @@
-"""How far the answers of two models are apart, and whether the new one has proved itself."""
+"""How far the answers of two models are apart."""
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import math
 import sys
 from collections.abc import Mapping
@@ -13,11 +11,10 @@ import headrace
 from headrace.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-__all__ = ["Tally", "distances", "read_judge", "row_of", "shown"]
+__all__ = ["distances", "read_judge", "row_of", "shown"]
 
-_WORST = 10
 _SHOWN = 100
 """So many numbers or characters of a value are shown."""
 
@@ -129,85 +126,3 @@ def shown(value: Any) -> Any:
     is_finite = not isinstance(value, float) or math.isfinite(value)
     plain = value is None or (isinstance(value, (bool, int, float)) and is_finite)
     return value if plain else str(value)[:_SHOWN]
-
-
-class Tally:
-    """What the compared requests have shown. The old model comes first in each pair.
-
-    Attributes:
-        compared: How many requests both have run.
-        failed: How many of them each has failed.
-        rows, differing: How many rows were compared, and how many of them differ.
-    """
-
-    def __init__(self) -> None:
-        self.compared = self.rows = self.differing = 0
-        self.failed = [0, 0]
-        self._ms: tuple[list[float], list[float]] = [], []
-        self._worst: list[tuple[float, int, dict[str, Any]]] = []
-        self._number = itertools.count()
-
-    def note_failed(self, errors: Sequence[BaseException | None]) -> None:
-        """Count a request that at least one of them has failed."""
-        self.compared += 1
-        for side, error in enumerate(errors):
-            self.failed[side] += error is not None
-
-    def note(
-        self, ms: Sequence[float], found: Sequence[float], about: Callable[[int], dict[str, Any]]
-    ) -> None:
-        """Count a request that both have answered.
-
-        Args:
-            ms: The milliseconds of each.
-            found: How far each row is apart. Above 1 it differs.
-            about: Gives what is told of a row, if it is among the worst.
-        """
-        self.compared += 1
-        self.rows += len(found)
-        for side, side_ms in enumerate(ms):
-            self._ms[side].append(side_ms)
-        for row, far in enumerate(found):
-            if far > 1:
-                self.differing += 1
-                if len(self._worst) < _WORST:
-                    heapq.heappush(self._worst, (far, next(self._number), about(row)))
-                elif far > self._worst[0][0]:
-                    heapq.heapreplace(self._worst, (far, next(self._number), about(row)))
-
-    def reasons(self, errors: float, slower: float, differ: float) -> list[str]:
-        """Return why the new model may not take the place of the old one: none, if it may."""
-        texts = []
-        more = (self.failed[1] - self.failed[0]) / max(1, self.compared)
-        if more > errors:
-            texts.append(f"it fails {more:.2%} more requests, and {errors:.2%} may be")
-        for name, (old, new) in self._times().items():
-            if new > slower * old:
-                texts.append(f"{name} is {new:.3g} ms, and {slower:g} times {old:.3g} ms may be")
-        if self.differing > differ * self.rows:
-            part = self.differing / self.rows
-            texts.append(f"{part:.2%} of the rows differ, and {differ:.2%} may")
-        return texts
-
-    def _times(self) -> dict[str, list[float]]:
-        ordered = [sorted(times) for times in self._ms]
-        if not ordered[0]:
-            return {}
-        return {
-            f"p{part}": [times[math.ceil(len(times) * part / 100) - 1] for times in ordered]
-            for part in (50, 99)
-        }
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as plain data."""
-        worst = sorted(self._worst, key=lambda pair: (-pair[0], pair[1]))
-        return {
-            "compared": self.compared,
-            "failed": [*self.failed],
-            "rows": self.rows,
-            "differ": self.differing,
-            "ms": self._times(),
-            "worst": [
-                {"distance": far if math.isfinite(far) else None, **row} for far, _, row in worst
-            ],
-        }

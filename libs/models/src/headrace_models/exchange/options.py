@@ -25,11 +25,14 @@ class Exchange(BaseModel):
 
     Attributes:
         share: The part of the requests that both run, above 0 and at most 1.
-        requests: After so many compared requests there is a verdict.
+        requests: After so many requests that the old model answers there is a verdict. A failure comes sooner where more than
+            ``errors`` of so many have failed.
         at_most_s: After so many seconds the old one stays, if there is no verdict yet.
         compare: ``shadow``: the client gets the old answer, and does not wait for the new one. ``canary``: it waits for both, and
             gets the new answer, or the old one where the new model fails.
-        errors: The new model may fail this part of the requests more than the old one.
+        per_client: From three clients on, each has at most this part of ``requests``: further requests of it are not sampled.
+            Those with the same ``context["client_digest"]``, and all without, are of one client.
+        errors: The new model may fail this part of the requests that the old one answers, or refuses with `InputError`.
         slower: Its p50 and p99, of the same requests, may be so many times those of the old one.
         differ: This part of the rows may differ.
         rtol, atol: A number with a fraction differs if ``abs(new - old) > atol + rtol * abs(old)``. ``rtol`` may be a table by
@@ -48,7 +51,8 @@ class Exchange(BaseModel):
     requests: int = Field(2000, ge=1)
     at_most_s: float = Field(3600.0, gt=0)
     compare: Literal["shadow", "canary"] = "shadow"
-    errors: float = Field(0.001, ge=0, le=1)
+    per_client: float = Field(0.5, gt=0, le=1)
+    errors: float = Field(0.0, ge=0, le=1)
     slower: float = Field(1.2, gt=0)
     differ: float = Field(0.01, ge=0, le=1)
     rtol: _Tolerance | dict[str, _Tolerance] = 1e-5

@@ -6,11 +6,12 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from copy import deepcopy
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from headrace import keys
-from headrace.errors import ContractError
+from headrace.errors import ContractError, InputError
 from headrace.futures import RelayFuture
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
 
+    from headrace import Pipeline
     from headrace.futures import RequestFuture
     from headrace.keys import Request
     from headrace_models.exchange.options import Exchange
@@ -39,25 +41,32 @@ class Pair:
         request: The client's request.
         twin: The copy that the new model runs.
         inputs: A copy that nobody changes, if inputs are kept.
-        running: The future of the new model.
+        sender: The client; see `headrace_models.exchange.sample.client_of`.
+        running: The future of the new model. None: that has refused the request at once.
         client: What the client waits for: the outcome of the old model, in a canary that of the new one if it has an answer.
         answers, errors, ms: The results, errors and milliseconds, those of the old model first.
-        kind: Why it cannot be compared. ``""`` if it can.
+        kind: Why the answers cannot be compared. ``""`` if they can.
     """
 
-    running: RequestFuture
+    running: RequestFuture | None = None
 
     def __init__(
-        self, request: Request, exchange: Exchange, both_ended: Callable[[Pair], object]
+        self,
+        request: Request,
+        sender: str,
+        exchange: Exchange,
+        both_ended: Callable[[Pair], object],
     ) -> None:
         """Copy a request.
 
         Args:
             request: The request.
+            sender: The client.
             exchange: Says which answer the client gets, and whether inputs are kept.
             both_ended: Called once both models have ended it.
         """
         self.request, self.twin = request, deepcopy({**request})
+        self.sender = sender
         self._both_ended = both_ended
         self.inputs = deepcopy(self.twin) if exchange.keep_inputs else {}
         self.client = RelayFuture()
@@ -69,6 +78,20 @@ class Pair:
         self._open, self._lock, self._is_answered = {0, 1}, threading.Lock(), False
         self._begun = perf_counter()
 
+    def start(self, pipe: Pipeline, how: Mapping[str, Any]) -> None:
+        """Let the new model run the copy.
+
+        Args:
+            pipe: Its pipeline.
+            how: Timeout and priority.
+        """
+        try:
+            self.running = running = pipe.submit(self.twin, **how)
+        except Exception as error:  # noqa: BLE001 - it is the outcome of the new model
+            self.note(1, error)
+        else:
+            running.add_done_callback(partial(self.note_done, side=1))
+
     def note_done(self, done: Future[Any], side: int = 0) -> None:
         """Note that the future of the old model, or of the other side, has ended."""
         self.note(side, CANCELLED if done.cancelled() else done.exception())
@@ -76,9 +99,7 @@ class Pair:
     def note(self, side: int, error: BaseException | None) -> None:
         """Note that one side has ended, and answer the client if it waits for nothing else."""
         ms, answer, kind = 1e3 * (perf_counter() - self._begun), None, ""
-        if error is CANCELLED:
-            kind = "cancelled"
-        elif error is None:
+        if error is None:
             try:
                 answer = (self.twin if side else self.request)[keys.RESULT]
                 kind = ON_DEVICE if is_on_device(answer) else ""
@@ -91,12 +112,12 @@ class Pair:
             self._open.remove(side)
             self.ms[side], self.answers[side], self.errors[side] = ms, answer, error
             self.kind, both = self.kind or kind, not self._open
-            waits_for_new = self._waits_for_both and not both
+            awaited = self.running if self._waits_for_both and not both else None
         if both:
             self._both_ended(self)
         if 0 not in self._open:
-            if waits_for_new:
-                self.client.follow(self.running, lambda _: None)  # its end is noted, too
+            if awaited is not None:
+                self.client.follow(awaited, lambda _: None)  # its end is noted, too
             else:
                 self._answer()
 
@@ -110,11 +131,17 @@ class Pair:
         if error is CANCELLED:  # the request is the client's again
             return
         has_new = self._waits_for_both and 1 not in self._open and self.errors[1] is None
-        if has_new and not getattr(error, "abandoned", False):
+        if has_new and not (getattr(error, "abandoned", False) or _is_refusal(error)):
             error = None
             fresh = {key: value for key, value in self.twin.items() if key not in self._given}
             self.request.update(fresh)
         self.client.finish(self.request if error is None else error)
+
+    def end(self) -> None:
+        """Let the client have the outcome of the old model as soon as that has one, and withdraw the copy if it waits."""
+        self.end_wait()  # first: a client must not wait for what is withdrawn
+        if self.running is not None:
+            self.running.cancel()
 
     def end_wait(self) -> None:
         """Let the client have the outcome of the old model as soon as that has one."""
@@ -133,6 +160,11 @@ class Pair:
                 raise
             self.end_wait()  # the new model waits for this very thread
             return self.client.result()
+
+
+def _is_refusal(error: BaseException | None) -> bool:
+    """Return whether a request was refused before any node had it, as where its dict is on its way already."""
+    return isinstance(error, InputError) and error.node is None
 
 
 def is_on_device(value: Any) -> bool:

@@ -14,6 +14,7 @@ from headrace_models.exchange.pair import CANCELLED, tell
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from headrace.futures import RequestFuture
     from headrace_models.exchange.comparison import Trial
     from headrace_models.exchange.pair import Pair
 
@@ -34,13 +35,14 @@ class Sampled(Pipeline):
     def __call__(self, data: Any, **how: Any) -> Any:
         """Run one request, or a list of them, and wait; see `headrace.Pipeline.__call__`."""
         if isinstance(data, list):
-            futures = [self.submit(request, **how) for request in data]
+            futures = self.submit(data, **how)
             try:
-                return _checked(data, [future.exception() for future in futures])
-            except BaseException:  # Ctrl-C: those that wait are withdrawn
-                for future in futures:
-                    future.cancel()
+                errors = [future.exception() for future in futures]
+            except BaseException as error:  # Ctrl-C: those that wait are withdrawn
+                left = [not (future.cancel() or future.done()) for future in futures]
+                error.abandoned = any(left)  # type: ignore[attr-defined]
                 raise
+            return _checked(data, errors)
         pair = self._trial.take(data, how)
         if pair is None:
             return super().__call__(data, **how)
@@ -66,18 +68,12 @@ class Sampled(Pipeline):
         if how.get("on_part") is not None:
             self._trial.refuse_stream()
             return super().submit(data, **how)
-        if isinstance(data, list):
-            return [self.submit(request, **how) for request in data]
-        pair = self._trial.take(data, how)
-        if pair is None:
-            return super().submit(data, **how)
-        with _noting_refused(pair):
-            running = super().submit(data, **how)
-        pair.client.add_done_callback(
-            lambda done: pair.note(0, CANCELLED) if done.cancelled() else None
-        )
-        pair.client.follow(running, pair.note_done)
-        return pair.client
+        several = isinstance(data, list)
+        pairs = [self._trial.take(request, how) for request in (data if several else [data])]
+        with _noting_refused(*pairs):
+            running = super().submit(data, **how)  # a list enters, or is refused, as a whole
+        futures = [*map(_client_of, pairs, running if several else [running])]
+        return futures if several else futures[0]
 
     def call_soon(self, data: Any, done: Any, **how: Any) -> Any:
         """Begin one request in an event loop; see `headrace.Pipeline.call_soon`."""
@@ -155,13 +151,26 @@ def _noting(pair: Pair) -> Iterator[None]:
 
 
 @contextmanager
-def _noting_refused(pair: Pair) -> Iterator[None]:
-    """Let a pair know that the old model has refused the request, which is raised."""
+def _noting_refused(*pairs: Pair | None) -> Iterator[None]:
+    """Let pairs know that the old model has refused the requests, which is raised."""
     try:
         yield
     except BaseException as error:
-        pair.note(0, error)
+        for pair in pairs:
+            if pair is not None:
+                pair.note(0, error)
         raise
+
+
+def _client_of(pair: Pair | None, running: RequestFuture) -> RequestFuture:
+    """Return the future for the client of a request that the old model runs, and with a pair the new one as well."""
+    if pair is None:
+        return running
+    pair.client.add_done_callback(
+        lambda done: pair.note(0, CANCELLED) if done.cancelled() else None
+    )
+    pair.client.follow(running, pair.note_done)
+    return pair.client
 
 
 def _checked(data: list[Any], errors: list[BaseException | None]) -> list[Any]:

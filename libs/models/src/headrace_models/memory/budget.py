@@ -9,25 +9,34 @@ import os
 import threading
 import time
 from collections import Counter
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from headrace.errors import ClosedError, ConfigError, Problem, among, is_out_of_memory
+from headrace.errors import (
+    ClosedError,
+    ConfigError,
+    DeadlineExceededError,
+    Problem,
+    among,
+    is_out_of_memory,
+)
 from headrace_models.errors import OutOfMemoryError
-from headrace_models.memory.devices import device_bytes
+from headrace_models.memory.devices import used_bytes
+from headrace_models.memory.holding import Holding
 from headrace_models.memory.sizes import key_of, read_sizes, write_sizes
 from headrace_models.sources import files_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-    _Called = Callable[[str], Iterable["Holding"]]
+    _Called = Callable[[str], Iterable[Holding]]
 
-__all__ = ["Holding", "Memory", "read_bytes"]
+__all__ = ["Memory", "read_bytes"]
 
 _TOLD_S = 60.0
 """The least seconds between two warnings that models come and go too fast."""
+
+_PASS_S = 60.0
+"""The most seconds for which requests go before an update that has no room yet."""
 
 _LOOK_S = 1.0
 """The most seconds between two looks for models that nobody uses."""
@@ -39,52 +48,6 @@ _SET_BY_USER = frozenset(("MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"))
 
 _log = logging.getLogger("headrace.models")
 _T = TypeVar("_T")
-
-
-@dataclass(eq=False)
-class Holding:
-    """What one version of a model takes of the budget.
-
-    Attributes:
-        title: The model with its version, ``"detect:3"``.
-        sizes_bytes: What it takes, by device.
-        origin: Whether these are ``given``, ``measured``, or ``estimated`` from the sizes of its files.
-        keep: Whether it never leaves for another one.
-        idle_unload_s: Seconds without a request after which it leaves. None: it stays.
-        reason: Why it leaves.
-        updating: Whether an operation is about to replace it, so that it does not leave meanwhile.
-        prepared: Whether it was prepared, or is to be replaced by what was prepared, so that it stays until the switch.
-        replaces: What it is to replace, and what stays until then.
-        since: When it was ready, by the clock of the budget. None before.
-        leaving: Whether it was told to leave.
-        last_use: Gives the time of its last request.
-        is_busy: Says whether requests are inside it.
-        leave: Lets it leave once its requests have ended. Returns False if an operation does not allow that now.
-        calls: The models that it calls, by name or alias: they count with it while it is here.
-        key: What its size depends on: see `headrace_models.memory.sizes.key_of`.
-    """
-
-    title: str
-    sizes_bytes: dict[str, int] = field(default_factory=dict)
-    origin: Literal["given", "measured", "estimated"] = "estimated"
-    keep: bool = False
-    idle_unload_s: float | None = None
-    reason: str = "evicted: another model needs its memory"
-    updating: bool = False
-    prepared: bool = False
-    replaces: Holding | None = None
-    since: float | None = None
-    leaving: bool = False
-    last_use: Callable[[], float] = lambda: 0.0
-    is_busy: Callable[[], bool] = lambda: False
-    leave: Callable[[], bool] = lambda: True
-    calls: set[str] = field(default_factory=set)
-    key: str = ""
-
-    @property
-    def stays(self) -> bool:
-        """Whether it never leaves, or not before a switch for which the same thread builds others."""
-        return self.keep or self.prepared
 
 
 class Memory:
@@ -132,7 +95,7 @@ class Memory:
         if not (isinstance(min_stay_s, (int, float)) and min_stay_s >= 0):
             text = f"min_stay_s of the memory is {min_stay_s!r}, which is no number of seconds"
             raise ConfigError(Problem("models", text))
-        self._min_stay_s, self._measure, self._clock = min_stay_s, measure or _used_bytes, clock
+        self._min_stay_s, self._measure, self._clock = min_stay_s, measure or used_bytes, clock
         self._changed = threading.Condition()
         self._held: list[Holding] = []
         self._line: list[Holding] = []
@@ -195,29 +158,35 @@ class Memory:
                 hint = "Enlarge the budget, or keep less."
                 yield Problem("models", text, path=f"memory.{device}", hint=hint)
 
-    def note_call(self, holding: Holding, name: str) -> None:
-        """Let the models of a name count with a version that is about to call them.
+    def note_call(self, holding: Holding, name: str, timeout: float | None = None) -> None:
+        """Wait for room for the models of a name that a version is about to call. They count with it from then on.
+
+        Args:
+            holding: What the version takes.
+            name: The name.
+            timeout: The most seconds to wait.
 
         Raises:
-            OutOfMemoryError: Together they do not fit.
+            OutOfMemoryError: Together they do not fit, or others leave only after requests that wait for room as well.
+            DeadlineExceededError: The time is over.
+            ClosedError: The models were closed meanwhile.
         """
-        if name in holding.calls:
+        if name in holding.calls or not self.called(name):
             return
         with self._changed:
             members = self._sets([holding, *self.called(name)])
             for excess in self._excess(f"model {holding.title!r} takes", members):
                 raise OutOfMemoryError(excess.message, hint="Enlarge the budget.")
-            holding.calls.add(name)
-            victims = self._victims_of_excess(holding)
-        self._send_away(victims)
+        call = Holding(name, calls={name}, caller=holding)
+        self._take(call, None if timeout is None else time.monotonic() + timeout)
 
-    def _victims_of_excess(self, holding: Holding) -> list[Holding]:
-        """Return those that must leave since a version takes more than was known."""
+    def _victims_over(self, holding: Holding | None = None) -> list[Holding]:
+        """Return those that must leave since more is taken than there is, by a version that takes more than was known."""
         used, most = self.used_bytes(), self.budget_bytes
         over = {device: n - most[device] for device, n in used.items() if n > most[device]}
-        if over:
+        if over and holding is not None:
             _log.warning("model %r takes more than was set aside: over by %s", holding.title, over)
-        return self._victims(over)
+        return self._marked(self._victims(over))
 
     def set_size(
         self, holding: Holding, name: str, device: str, nodes: Collection[Mapping[str, Any]]
@@ -280,7 +249,7 @@ class Memory:
                 # Memory that was free before the build does not show: the files are the least.
                 holding.sizes_bytes[device] = max(holding.sizes_bytes[device] // 2, size)
                 holding.origin = "measured"
-            victims = self._victims_of_excess(holding)
+            victims = self._victims_over(holding)
         self._send_away(victims)
         if holding.origin == "measured" and taken_bytes.keys() == holding.sizes_bytes.keys():
             write_sizes(holding.key, holding.sizes_bytes)
@@ -343,25 +312,31 @@ class Memory:
                     holding.leaving = False
                     self._changed.notify_all()
 
-    def _take(self, holding: Holding) -> None:
+    def _take(self, holding: Holding, until: float | None = None) -> None:
+        """Wait for room, until a time of `time.monotonic`, and have it."""
         with self._changed:
             self.join(holding)
-            self._changed.notify_all()  # what it replaces stays now, whoever waits for it
         try:
             while True:
                 with self._changed:
                     victims = self.step(holding)
                     if victims is None:
                         return
+                    left_s = None if until is None else until - time.monotonic()
+                    if left_s is not None and left_s <= 0:
+                        text = f"there was no room for model {holding.title!r} in time"
+                        raise DeadlineExceededError(text)
                     if not victims:
-                        self._changed.wait(self.pause_s())
+                        pauses_s = [each for each in (self.pause_s(), left_s) if each is not None]
+                        self._changed.wait(min(pauses_s, default=None))
                 self._send_away(victims)
         finally:
             self.quit(holding)
 
     def join(self, holding: Holding) -> None:
-        """Let a version wait for room, behind those that wait already."""
-        self._line.append(holding)
+        """Let a version wait for room, behind those that wait already; the call of a model goes before builds."""
+        holding.waits_since = self._clock()
+        self._line.insert(0 if holding.caller else len(self._line), holding)
 
     def quit(self, holding: Holding) -> None:
         """Let a version wait no more, whether it has its room or not."""
@@ -370,7 +345,7 @@ class Memory:
             self._changed.notify_all()
 
     def step(self, holding: Holding) -> list[Holding] | None:
-        """Give room to a version that waits, if there is some and nobody has waited for longer.
+        """Give room to a version, or to a call of one, that waits, if there is some and it has its turn.
 
         One that counts with its caller already waits for nobody, since requests of the caller wait for it.
 
@@ -384,38 +359,68 @@ class Memory:
         if self._closed:
             raise ClosedError("the models are closed")
         self._looked = self._clock()
-        if self._line[0] is not holding and holding not in self._sets(self._held):
+        if not (self._has_turn(holding) or holding in self._sets(self._held)):
             return []
         missing = self._missing(holding)
+        if not missing and holding.caller:
+            holding.caller.calls |= holding.calls
+            return None
         if not missing:
             self._held.append(holding)
             holding.since, holding.leaving = None, False
             return None
         self.check_room(holding)
-        return self._victims(missing, holding)
+        return self._marked(self._victims(missing, holding))
+
+    @staticmethod
+    def _marked(victims: list[Holding]) -> list[Holding]:
+        """Note that some are told to leave."""
+        for victim in victims:
+            victim.leaving = True
+        return victims
+
+    def _has_turn(self, holding: Holding) -> bool:
+        """Return whether all before it are updates that can have no room now, and that have waited for a short while only."""
+        ahead = self._line[: self._line.index(holding)]
+        if not ahead or holding.caller:
+            return True
+        late_s = self._clock() - _PASS_S
+        if any(each.replaces is None or each.waits_since <= late_s for each in ahead):
+            return False
+        missing = [(each, self._missing(each)) for each in ahead]
+        return all(lacks and not self._victims(lacks, each) for each, lacks in missing) and not any(
+            each.leaving for each in self._held
+        )
 
     def _victims(self, devices: Collection[str], *coming: Holding) -> list[Holding]:
         """Return those that must leave now for some devices to have room, none if they would not be enough."""
-        stay, victims = [*coming, *(held for held in self._held if not held.leaving)], []
+        bound, victims = self._bound(coming), []
+        stay = [*coming, *(each for each in self._held if each in bound or not each.leaving)]
 
         def lacking() -> set[str]:
             used = _sum(self._sets(stay))
             return {device for device in devices if used[device] > self.budget_bytes[device]}
 
         for holding in self._by_use():
-            if lacking() & _sum(self._sets([holding])).keys():
+            if holding not in bound and lacking() & _sum(self._sets([holding])).keys():
                 victims.append(holding)
                 stay.remove(holding)
         if lacking():
             return []
         # What those call that have yet to drain leaves after them: their requests would bring it back.
-        drain = [held for held in victims if held.is_busy()]
-        drain += [held for held in self._held if held.leaving]
-        needed = {each for held in drain for each in self._sets([held]) if each is not held}
-        victims = [holding for holding in victims if holding not in {*self._sets(stay), *needed}]
-        for holding in victims:
-            holding.leaving = True
-        return victims
+        drain = [each for each in victims if each.is_busy()]
+        drain += [each for each in self._held if each.leaving]
+        needed = {called for each in drain for called in self._sets([each]) if called is not each}
+        return [holding for holding in victims if holding not in {*self._sets(stay), *needed}]
+
+    def _bound(self, coming: Collection[Holding]) -> list[Holding]:
+        """Return those that cannot leave before others have come: what these replace, and of calls whose requests wait for room."""
+        replaced = [each.replaces for each in coming if each.replaces]
+        bound = [each for each in replaced if not each.leaving]
+        if any(each.caller for each in coming):
+            callers = {each.caller for each in self._line if each.caller}
+            bound += [each for each in self._held if callers & {*self._sets([each])}]
+        return bound
 
     def _missing(self, holding: Holding) -> dict[str, int]:
         """Return the bytes that a version lacks, by device."""
@@ -426,19 +431,22 @@ class Memory:
     def _by_use(self) -> list[Holding]:
         """Return those that may leave now: idle ones first, of these the least recently used."""
         now, stay_s = self._clock(), self._min_stay_s
-        may = [held for held in self._held if not (held.stays or held.updating or held.leaving)]
-        may = [held for held in may if held.since is not None and held.since + stay_s <= now]
-        return sorted(may, key=lambda held: (held.is_busy(), held.last_use()))
+        built = {each.replaces for each in self._held}  # they stay until the new ones are built
+        may = [each for each in self._held if not (each.stays or each.leaving or each in built)]
+        may = [each for each in may if each.since is not None and each.since + stay_s <= now]
+        return sorted(may, key=lambda each: (each.is_busy(), each.last_use()))
 
     def check_room(self, *coming: Holding) -> None:
-        """Refuse versions for which there is no room side by side, beside those that stay, and that wait to be replaced.
+        """Refuse versions for which there is no room side by side, beside those that stay and that they replace.
 
         Raises:
             OutOfMemoryError: There is none, whoever leaves. Nobody has left.
         """
         with self._changed:
-            replaced = {holding.replaces for holding in [*self._line, *coming]}
-            fixed = self._sets([held for held in self._held if held.stays or held in replaced])
+            bound = self._bound(coming)
+            fixed = self._sets([each for each in self._held if each.stays or each in bound])
+            lasting = [each for each in self._held if each.keep or each.is_lent]
+            passes = not [*self._excess("what stays", self._sets([*lasting, *coming]))]
             for holding in coming:
                 used, then = _sum(fixed), self._sets([*fixed, holding])
                 for device, total in _sum(then).items():
@@ -449,7 +457,7 @@ class Memory:
                             sorted(h.title for h in fixed if h.sizes_bytes.get(device))
                         )
                         hint = f"These stay: {stay}." if stay else "Enlarge the budget."
-                        raise OutOfMemoryError(text, hint=hint)
+                        raise OutOfMemoryError(text, hint=hint, passes=passes)
                 fixed = then
 
     def pause_s(self) -> float | None:
@@ -529,6 +537,13 @@ class Memory:
                 todo += [each for each in dict.fromkeys(called(name)) if each not in todo]
         return todo
 
+    def fit(self) -> None:
+        """Let those leave for which there is no room any more, since sizes or the budget have changed."""
+        with self._changed:
+            victims = self._victims_over()
+            self._changed.notify_all()
+        self._send_away(victims)
+
     def wake(self) -> None:
         """Let those look again that wait, because a version may leave again."""
         with self._changed:
@@ -564,27 +579,3 @@ def read_bytes(text: str, name: str) -> int:
 
 def _sum(holdings: Iterable[Holding]) -> Counter[str]:
     return sum((Counter(holding.sizes_bytes) for holding in holdings), Counter[str]())
-
-
-def _used_bytes(device: str) -> int | None:
-    """Return the bytes that this process and all its children have on a device. None if nothing tells.
-
-    On the host they are the resident bytes, which Linux tells.
-
-    Source:
-        ``/proc/[pid]/stat`` in proc(5).
-    """
-    pages: dict[int, int] = {}
-    parents: dict[int, int] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it has ended meanwhile
-            fields = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-            pid = int(stat.parent.name)
-            parents[pid], pages[pid] = int(fields[1]), int(fields[21])
-    ours, before = {os.getpid()} & {*pages}, 0
-    while len(ours) > before:
-        before = len(ours)
-        ours |= {pid for pid, parent in parents.items() if parent in ours}
-    if device != "host":
-        return device_bytes(device, ours or {os.getpid()})
-    return sum(pages[pid] for pid in ours) * os.sysconf("SC_PAGE_SIZE") if ours else None

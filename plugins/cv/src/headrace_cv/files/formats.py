@@ -102,9 +102,9 @@ def bytes_of_base64(text: bytes) -> bytes:
     try:
         return base64.b64decode(letters + b"=" * (-len(letters) % 4), validate=True)
     except binascii.Error:
-        wanted, got = "base64 of an image file", f"{len(text)} bytes that start with {text[:12]!r}"
+        needed, got = "base64 of an image file", f"{len(text)} bytes that start with {text[:12]!r}"
         hint = 'Without encoding = "base64" DecodeMat takes the file itself.'
-        raise InputError("this is no base64", expected=wanted, got=got, hint=hint) from None
+        raise InputError("this is no base64", expected=needed, got=got, hint=hint) from None
 
 
 def error_of_base64(text: bytes) -> InputError | None:

@@ -190,19 +190,19 @@ def still_png(view: memoryview) -> memoryview:
     Versions of OpenCV differ in which picture of an animation they decode, and some decode a black one where
     chunks of the animation are missing or wrong.
     """
-    kept: list[memoryview] | None = None
+    chunks: list[memoryview] | None = None
     at = len(_PNG_SIGNATURE)
     while True:
         length, kind = struct.unpack_from(">I4s", view, at)
         end = at + 12 + length
-        if kind == b"acTL" and kept is None:
-            kept = [view[:at]]
-        elif kept is None and kind == b"IDAT":
+        if kind == b"acTL" and chunks is None:
+            chunks = [view[:at]]
+        elif chunks is None and kind == b"IDAT":
             return view  # without an acTL chunk before the pixels it is no animation
-        elif kept is not None and kind not in _ANIMATION:
-            kept.append(view[at:end])
+        elif chunks is not None and kind not in _ANIMATION:
+            chunks.append(view[at:end])
             if kind == b"IEND":
-                return memoryview(b"".join(kept))
+                return memoryview(b"".join(chunks))
         at = end
 
 

@@ -97,11 +97,11 @@ def nms(
     groups = np.zeros(len(corners))
     if classes is not None:
         groups = _column(classes, len(corners), "classes")
-    kept = np.zeros(len(corners), bool)
+    mask = np.zeros(len(corners), bool)
     for group in np.unique(groups):
         members = order[groups[order] == group]
-        kept[members[_best(corners[members], iou_threshold)]] = True
-    return order[kept[order]].astype(np.int64, copy=False)
+        mask[members[_best(corners[members], iou_threshold)]] = True
+    return order[mask[order]].astype(np.int64, copy=False)
 
 
 def _best(corners: NDArray[np.float64], iou_threshold: float) -> list[int]:
@@ -109,11 +109,11 @@ def _best(corners: NDArray[np.float64], iou_threshold: float) -> list[int]:
     x1, y1, x2, y2 = np.ascontiguousarray(corners.T)
     area = np.maximum(x2 - x1, 0) * np.maximum(y2 - y1, 0)
     dropped = np.zeros(len(corners), bool)
-    kept = []
+    picks = []
     for i in range(len(corners)):
         if dropped[i]:
             continue
-        kept.append(i)
+        picks.append(i)
         rest = slice(i + 1, None)
         width = np.minimum(x2[rest], x2[i]) - np.maximum(x1[rest], x1[i])
         height = np.minimum(y2[rest], y2[i]) - np.maximum(y1[rest], y1[i])
@@ -122,7 +122,7 @@ def _best(corners: NDArray[np.float64], iou_threshold: float) -> list[int]:
         touched += i + 1
         overlap = shared / (area[i] + area[touched] - shared)
         dropped[touched[overlap > iou_threshold]] = True
-    return kept
+    return picks
 
 
 def _column(values: Any, length: int, name: str) -> NDArray[np.float64]:
@@ -171,5 +171,5 @@ def filter_detections(
         expected = f"at most {MAX_CANDIDATES} rows of at least the score that is asked for"
         raise InputError(problem, expected=expected, got=got, hint="Raise score_threshold.")
     classes = None if class_agnostic else boxes[:, 5]
-    kept = nms(boxes[:, :4], boxes[:, 4], iou_threshold=iou_threshold, classes=classes)
-    return boxes[kept[:max_boxes]]
+    best = nms(boxes[:, :4], boxes[:, 4], iou_threshold=iou_threshold, classes=classes)
+    return boxes[best[:max_boxes]]

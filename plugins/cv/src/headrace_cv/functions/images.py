@@ -190,12 +190,12 @@ def image_resizer(
     flag: int = 0 if is_nearest else INTERPOLATIONS[interpolation]
     resize: Callable[..., Any] = cv2.resize
     empty = np.empty
-    wanted = None if height is None or width is None else (height, width)
-    is_within = wanted and max(wanted) <= MAX_SIDE and wanted[0] * wanted[1] <= max_pixels
+    size_hw = None if height is None or width is None else (height, width)
+    is_within = size_hw and max(size_hw) <= MAX_SIDE and size_hw[0] * size_hw[1] <= max_pixels
 
     def resized(image: Any) -> NDArray[Any]:
         source = as_image(image, max_pixels)
-        old_hw, new_hw = source.shape[:2], wanted
+        old_hw, new_hw = source.shape[:2], size_hw
         if new_hw is None:
             new_hw = _free_side(old_hw[0], old_hw[1], height, width, short)
         if new_hw == old_hw:
@@ -294,7 +294,7 @@ def color_converter(target: str, max_pixels: int) -> Callable[[Any, str], NDArra
         ValueError: ``target`` is unknown.
     """
     check_choice("target", target, COLORS)
-    wanted, empty = COLORS[target], np.empty
+    depth, empty = COLORS[target], np.empty
     flags = {source: flag for (source, result), flag in _CONVERSIONS.items() if result == target}
 
     def converted(image: Any, source: str) -> NDArray[Any]:
@@ -309,7 +309,7 @@ def color_converter(target: str, max_pixels: int) -> Callable[[Any, str], NDArra
         if source == target:
             return pixels
         # OpenCV would take the interpreter lock once more to make the result array, as in `image_resizer`.
-        result = empty((height, width, wanted), pixels.dtype)
+        result = empty((height, width, depth), pixels.dtype)
         pixels = pixels if pixels.flags.c_contiguous else dense(pixels)
         cv2.cvtColor(pixels, flags[source], result)
         return result

@@ -77,10 +77,10 @@ def top_k(scores: Any, k: int = 5, labels: Sequence[str] | None = None) -> list[
     if labels is not None:
         least = next((n for n in range(len(labels), 0, -1) if labels[n - 1].strip()), 0)
         if not least <= classes <= len(labels):
-            wanted, got = f"{len(labels)} classes", f"{classes}: {describe(scores, numbers)}"
+            expected, got = f"{len(labels)} classes", f"{classes}: {describe(scores, numbers)}"
             problem = "these are no scores of the classes in labels"
             hint = "A file of labels has one in each line, and no head. Or they are those of another model or output."
-            raise InputError(problem, expected=wanted, got=got, hint=hint)
+            raise InputError(problem, expected=expected, got=got, hint=hint)
     if np.isnan(numbers).any():
         raise InputError("a score is no number", expected="numbers other than NaN", got="NaN")
     ranked = []

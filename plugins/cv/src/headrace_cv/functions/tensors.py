@@ -154,20 +154,20 @@ def tensor_maker(
         ValueError: ``axes`` is unknown.
     """
     check_choice("axes", axes, AXES)
-    is_planar, wanted = axes == "chw", normalization.channels
-    keeps_order = not is_planar and wanted is None
+    is_planar, count = axes == "chw", normalization.channels
+    keeps_order = not is_planar and count is None
     empty, float32 = np.empty, np.dtype(np.float32)
     blob: Callable[..., Any] = cv2.dnn.blobFromImageWithParams
     few = () if keeps_order or not normalization._centres else (3, 4)
-    params_of = {n: blob_params(normalization, n) for n in few if wanted in (None, n)}
+    params_of = {n: blob_params(normalization, n) for n in few if count in (None, n)}
 
     def turned(image: Any) -> NDArray[np.float32]:
         pixels = as_image(image, max_pixels)
         values = pixels if pixels.ndim == 3 else pixels[:, :, None]
         height, width, channels = values.shape
-        if wanted is not None and wanted != channels:
+        if count is not None and count != channels:
             problem = "mean and std do not fit the image"
-            expected = f"{wanted} channel(s), one per value of mean and std"
+            expected = f"{count} channel(s), one per value of mean and std"
             raise InputError(problem, expected=expected, got=f"{pixels.dtype} {list(pixels.shape)}")
         if channels in params_of and pixels.size <= _FEW:
             # One call, which lets the interpreter lock go once and makes no array.

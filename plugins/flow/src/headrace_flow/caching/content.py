@@ -22,8 +22,8 @@ __all__ = ["PLAIN", "UnknownContentError", "content_of", "is_array", "keys_compa
 PLAIN = (bytes, str, int, float, complex, bool, type(None))
 """The classes of values that cannot change."""
 
-_TRACES = {"traceparent", "tracestate", "baggage"}
-"""What ``context`` holds of a trace: it differs with every request, and no answer depends on it."""
+_TRACES = {"traceparent", "tracestate", "baggage", "client_digest"}
+"""What ``context`` holds of a trace, and of the client in an exchange: it differs, and no answer depends on it."""
 
 
 class UnknownContentError(Exception):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,12 +23,13 @@ class Flight:
     """What runs, or is to run next, for all requests of one content.
 
     Attributes:
-        waits: The handles of the requests that are kept as PENDING, each with the context that keeps it.
+        waits: The handles of the requests that are kept as PENDING, the oldest first, each with the context that keeps it.
+            Who ends leaves.
         next: That of the one that was resumed to run in place of the first. None while one runs.
     """
 
     def __init__(self) -> None:
-        self.waits: list[tuple[Any, headrace.InitContext]] = []
+        self.waits: OrderedDict[Any, headrace.InitContext] = OrderedDict()
         self.next: Any = None
 
 
@@ -73,6 +75,7 @@ class Flights:
             context: The context of the backend.
         """
         begun, flights = Begun([], {}, {}, []), self._by_content
+        waits: list[tuple[bytes, Any]] = []
         with self._lock:
             for i, handle in new.items():
                 content = contents[i]
@@ -92,8 +95,14 @@ class Flights:
             for content in begun.firsts:
                 flights.setdefault(content, Flight()).next = None
             for i in begun.waits:
-                waits = flights[contents[i]].waits  # type: ignore[index]
-                waits.append((context.request.keep(batch[i]), context))
+                known: Any = contents[i]  # what cannot be compared runs
+                handle = context.request.keep(batch[i])
+                flights[known].waits[handle] = context
+                waits.append((known, handle))
+        for known, handle in waits:
+            end = partial(self._end, known)
+            if not context.request.on_end(handle, end):
+                end(handle)
         return begun
 
     def land(self, content: bytes, answer: Answer | Exception | None) -> None:
@@ -108,7 +117,7 @@ class Flights:
             return
         with self._lock:
             waits = self._by_content.pop(content).waits
-        for handle, context in waits:
+        for handle, context in waits.items():
             if isinstance(answer, Exception):
                 self.count("shared", context.request.finish(handle, answer))
             elif answer is not None and answer.keys == {"result"}:
@@ -124,18 +133,19 @@ class Flights:
             if not flight.waits:
                 del self._by_content[content]
                 return
-            flight.next, context = flight.waits.pop(0)
-            handle = flight.next
-        if context.request.on_end(handle, partial(self._end, content)):
-            context.request.resume(handle)
-        else:
-            self._end(content, handle)
+            handle, context = flight.waits.popitem(last=False)
+            flight.next = handle
+        asks = context.request
+        if not asks.resume(handle) and asks.unwanted(handle):
+            self._end(content, handle)  # Ctrl-C came before the flight could hear of its end
 
     def _end(self, content: bytes, handle: Any) -> None:
-        """Note that a request has ended: the next one runs, if this was to."""
+        """Note that a request has ended, which waits or was to run: the next one runs in its place."""
         with self._lock:
             flight = self._by_content.get(content)
-            if flight is None or flight.next != handle:
+            if flight is None or flight.waits.pop(handle, None) is not None:
+                return
+            if flight.next != handle:
                 return
             flight.next = None
         self._hand_over(content)

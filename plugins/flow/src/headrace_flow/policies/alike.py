@@ -86,8 +86,8 @@ class Alike(PickingPolicy):
         try:
             hash(value)
         except TypeError as error:
-            wanted = "a number, a text or a shape"
-            raise InputError(key=self._by, expected=wanted, got=type(value).__name__) from error
+            needed = "a number, a text or a shape"
+            raise InputError(key=self._by, expected=needed, got=type(value).__name__) from error
         if isinstance(value, Real) and not isinstance(value, bool):
             return number_of(value, self._by)
         return (value,)

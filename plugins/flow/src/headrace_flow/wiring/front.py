@@ -87,8 +87,8 @@ def _add_caller(config: Configuration, front: Any, nodes: dict[str, Any]) -> Non
 def _add(config: Configuration, name: str, elements: Sequence[Any], **keys: Any) -> None:
     """Add a node, in front of all others unless it comes last."""
     if name in config.tables:
-        what = f"the entrypoint becomes a node {name!r}, and there is one of that name"
-        raise refused(elements[0], what, "Give that node another name.")
+        text = f"the entrypoint becomes a node {name!r}, and there is one of that name"
+        raise refused(elements[0], text, "Give that node another name.")
     tree = in_words_of_core(config, "global", in_order(elements[0], tuple(elements)))
     others = dict(config.tables)
     new = {name: {"backend": tree, **keys}}
@@ -107,12 +107,12 @@ def _append(config: Configuration, node: str, element: Any) -> None:
 
 def _one(at: Any, names: Sequence[str], which: str, instead: str) -> None:
     if len(names) != 1:
-        what = f"{at.part} stands beside DagDispatcher, and there are several {which} nodes: {', '.join(names)}"
-        raise refused(at, what, f"Lead them to one node by next, or {instead}.")
+        text = f"{at.part} stands beside DagDispatcher, and there are several {which} nodes: {', '.join(names)}"
+        raise refused(at, text, f"Lead them to one node by next, or {instead}.")
 
 
 def _next(table: dict[str, Any]) -> list[str]:
     """Return the nodes after a node, as its key ``next`` names them."""
     value = table.get("next") or ()
     names = value.split(",") if isinstance(value, str) else value
-    return [str(one).strip() for one in names]
+    return [str(name).strip() for name in names]

@@ -87,9 +87,9 @@ class Wiring:
         own = f"node.{self._node}"
         name = str(call.args.values[0]) if len(call.args) else own
         if name != own:
-            what = f"Register({name}) names an instance for all nodes, and here only nodes have such names"
+            text = f"Register({name}) names an instance for all nodes, and here only nodes have such names"
             hint = f"Write it as the backend of a node of its own, and call it by Forward[node.{name}]."
-            raise refused(call, what, hint)
+            raise refused(call, text, hint)
         self.called = self.read(_child(call))
         return self.called
 
@@ -99,15 +99,15 @@ class Wiring:
 
     def build(self, child: Any) -> Any:
         """Read what is built before the node is called, and keep what core has to build."""
-        found = self.read(child)
-        if found is not None and found is not self.called and not isinstance(found, Queue):
-            self.built.append(found)
-        return found
+        part = self.read(child)
+        if part is not None and part is not self.called and not isinstance(part, Queue):
+            self.built.append(part)
+        return part
 
     def _ioc(self, call: Any) -> Any:
         if len(call.phases) != 2 or len(call.phases[1]) != 1:
             raise refused(call, "IoC takes two phases", "Write IoC[A,B;front].")
-        kept, (front,), names = len(self.built), call.phases[1], {}
+        count, (front,), names = len(self.built), call.phases[1], {}
         for child in call.phases[0]:
             tree = self.build(child)
             if tree is None or isinstance(tree, Queue):
@@ -115,7 +115,7 @@ class Wiring:
             else:
                 names[child.part] = tree.part
         tree = self.read(front)
-        own = self.built[kept:]
+        own = self.built[count:]
         if isinstance(tree, Queue):
             named = (e for e in walk(tree.backend) if not e.phases and not len(e.args))
             shared = next((e for e in named if e.part in names), None)
@@ -126,7 +126,7 @@ class Wiring:
             return tree
         if tree is None or not own:
             return tree
-        del self.built[kept:]
+        del self.built[count:]
         if len(own) == 1 and not front.phases and front.part in names:
             return own[0]
         return made(call, "IoC", tuple(own), (changed(tree, partial(_renamed, names)),))
@@ -146,9 +146,9 @@ class Wiring:
     def _named(self, call: Any, name: str) -> Any:
         if name == f"node.{self._node}":
             if self.called is None:
-                what = f"nothing is registered as {name!r}"
+                text = f"nothing is registered as {name!r}"
                 hint = "Write Register[DI[Batching,InstanceDispatcher]] before it."
-                raise refused(call, what, hint)
+                raise refused(call, text, hint)
             return self.called
         if name == f"{self._node}.0" and self.instances is not None:
             return self.instances
@@ -194,16 +194,16 @@ def _translate_expressions(config: Configuration, node: str, *keys: str) -> None
             config.tables[node][key] = in_words_of_core(config, node, config.parse(node, key))
 
 
-def _renamed(names: dict[str, str], one: Any) -> Any:
-    return one.replace(name=names[one.part]) if not one.phases and one.part in names else one
+def _renamed(names: dict[str, str], call: Any) -> Any:
+    return call.replace(name=names[call.part]) if not call.phases and call.part in names else call
 
 
 def _set_init(table: dict[str, Any], init: Any, built: list[Any]) -> None:
     table.pop("init", None)
     for place, e in enumerate(built):
         if e.part in {other.part for other in built[:place]}:
-            what = f"{e.part} is built twice for one node, and its init takes each name once"
-            raise refused(e, what, f"Write this {e.part} in the init of another node.")
+            text = f"{e.part} is built twice for one node, and its init takes each name once"
+            raise refused(e, text, f"Write this {e.part} in the init of another node.")
     if len(built) == 1:
         table["init"] = built[0]
     elif built:
@@ -218,8 +218,8 @@ def _set_instances(config: Configuration, node: str, number: int) -> None:
 
 def _calls(tree: Any, node: str | None = None) -> bool:
     """Tell whether an expression calls a node, or this one."""
-    names = (one.name for one in walk(tree) if one.part != "Forward")
-    return any(one == f"node.{node}" if node else one.startswith("node.") for one in names)
+    names = (call.name for call in walk(tree) if call.part != "Forward")
+    return any(name == f"node.{node}" if node else name.startswith("node.") for name in names)
 
 
 def _split(config: Configuration, node: str, front: Any, queue: Queue) -> None:

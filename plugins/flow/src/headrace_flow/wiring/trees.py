@@ -83,13 +83,13 @@ def walk(tree: Any) -> Iterator[Any]:
     """Return an element and all below it."""
     todo = [tree]
     while todo:
-        yield (one := todo.pop())
-        todo += reversed(one.children)
+        yield (call := todo.pop())
+        todo += reversed(call.children)
 
 
 def first(tree: Any, names: Collection[str]) -> Any:
     """Return the first element that has one of these names; None where there is none."""
-    return next((one for one in walk(tree) if one.name in names), None)
+    return next((call for call in walk(tree) if call.name in names), None)
 
 
 def changed(tree: Any, change: Callable[[Any], Any]) -> Any:
@@ -117,9 +117,9 @@ def in_words_of_core(config: Configuration, node: str, tree: Any) -> Any:
         ConfigError: A word of wiring stands in it.
     """
     if (word := first(tree, ONLY_WIRING)) is not None:
-        what = f"{word.part} wires nodes, and stands here in what an instance computes"
-        raise refused(word, what, _HINTS.get(word.part, _HINTS["Register"]))
-    return changed(tree, lambda one: _in_words_of_core(config, node, one))
+        text = f"{word.part} wires nodes, and stands here in what an instance computes"
+        raise refused(word, text, _HINTS.get(word.part, _HINTS["Register"]))
+    return changed(tree, lambda call: _in_words_of_core(config, node, call))
 
 
 _HINTS = {
@@ -177,11 +177,11 @@ def _in_each_other(call: Any) -> Any:
         how = "W,X" if call.part == "With" else "a,b,c"
         raise refused(call, f"{call.part} takes elements in [ ]", f"Write {call.part}[{how}].")
     *outer, nested = call.children
-    for one in reversed(outer):
-        if one.phases:
-            text = f"{one.part} is put around {nested.part}, and has a bracket of its own"
-            raise refused(one, text, f"Write {nested.part} into its bracket.")
-        nested = one.replace(phases=((nested,),))
+    for word in reversed(outer):
+        if word.phases:
+            text = f"{word.part} is put around {nested.part}, and has a bracket of its own"
+            raise refused(word, text, f"Write {nested.part} into its bracket.")
+        nested = word.replace(phases=((nested,),))
     return nested.replace(prefix=call.prefix or nested.prefix)
 
 

@@ -34,9 +34,9 @@ class Arrival(float):
     @classmethod
     def of(cls, visit: Visit, first: float) -> Arrival:
         """Return the arrival of a visit. Times count from ``first``."""
-        made = cls(visit.arrival - first)
-        made.visit = visit
-        return made
+        arrival = cls(visit.arrival - first)
+        arrival.visit = visit
+        return arrival
 
     @property
     def timeout_s(self) -> float | None:

@@ -114,8 +114,8 @@ class Point:
         return latency_ms(self.window.latencies)
 
     def __str__(self) -> str:
-        found, failed = self.latency_ms, self.window.failed.total()
-        times = [f"{key} {found[key]:.3f} ms" for key in ("p50", "p90", "p99") if found["p50"]]
+        ms, failed = self.latency_ms, self.window.failed.total()
+        times = [f"{key} {ms[key]:.3f} ms" for key in ("p50", "p90", "p99") if ms["p50"]]
         figures = [f"{self.throughput_rps:.1f} requests per second", *times, f"{failed} failed"]
         figures += [f"{code}: {text}" for code, text in self.window.errors.items()]
         return f"{load_name(self.load)}: {', '.join(figures)}; the clock: {self.clock}"

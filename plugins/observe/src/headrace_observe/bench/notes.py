@@ -107,11 +107,11 @@ class Window:
 def gathered(notes: list[Notes], start: float, end: float) -> Window:
     """Return the window of a span of time, from the notes of several threads."""
     window = Window(start, end)
-    for one in notes:
-        latencies, failed = one.between(start, end)
+    for note in notes:
+        latencies, failed = note.between(start, end)
         window.latencies.extend(latencies)
         window.failed.update(failed)
-        window.errors.update((code, one.errors[code]) for code in failed)
+        window.errors.update((code, note.errors[code]) for code in failed)
     return window
 
 

@@ -74,11 +74,11 @@ def inspect(
     node = _node(source)
     # `explain` also has these keys from an extended file and from [global]. If none is set, the range of the class is
     # the bound.
-    given = {key: node["keys"][key]["value"] for key in ("min", "max", "batch_sizes")}
-    is_free = all(value is None for value in given.values())
+    limits = {key: node["keys"][key]["value"] for key in ("min", "max", "batch_sizes")}
+    is_free = all(value is None for value in limits.values())
     low, high = node["tree"]["range"] if is_free else node["range"]
     most = max(_tried(sizes, low, high))
-    if given["max"] is None and given["batch_sizes"] is None and most > 1:
+    if limits["max"] is None and limits["batch_sizes"] is None and most > 1:
         source["max"] = most
     memory = {"before": _memory()}
     with headrace.plugins.build(source) as built:
@@ -121,8 +121,8 @@ def _node(source: Mapping[str, Any]) -> dict[str, Any]:
     if len(nodes) != 1:
         raise ValueError(f"one node was expected, the configuration has {', '.join(nodes)}")
     (node,) = nodes.values()
-    found: dict[str, Any] = node
-    return found
+    table: dict[str, Any] = node
+    return table
 
 
 def _tried(sizes: Sequence[int] | None, low: int, high: int | None) -> list[int]:
@@ -215,8 +215,8 @@ def _memory() -> dict[str, int | None]:
     with contextlib.suppress(ImportError):
         host = int(importlib.import_module("psutil").Process().memory_info().rss)
     try:
-        used = [one["memory_used_bytes"] for one in gpus()]
+        used = [gpu["memory_used_bytes"] for gpu in gpus()]
     except MissingDependencyError:
         used = []
-    known = [one for one in used if one is not None]
+    known = [size for size in used if size is not None]
     return {"host_bytes": host, "gpu_bytes": sum(known) if known else None}

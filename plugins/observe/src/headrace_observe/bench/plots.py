@@ -85,16 +85,16 @@ def _drawn(panels: Sequence[Panel], title: str, clocks: Iterable[str] = ()) -> A
         if panel.lines or panel.dots:
             axes.legend(framealpha=0.5)
     wide = 90 * len(panels)
-    said = [textwrap.fill(f"The clock: {clock}.", wide) for clock in dict.fromkeys(clocks)]
-    if said:
-        figure.supxlabel("\n".join(said), x=0.01, ha="left", fontsize="x-small", color="0.3")
+    lines = [textwrap.fill(f"The clock: {clock}.", wide) for clock in dict.fromkeys(clocks)]
+    if lines:
+        figure.supxlabel("\n".join(lines), x=0.01, ha="left", fontsize="x-small", color="0.3")
     return figure
 
 
 def _svg(figure: Any) -> str:
-    held = io.StringIO()
-    figure.savefig(held, format="svg")
-    text = held.getvalue()
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg")
+    text = buffer.getvalue()
     return text[text.index("<svg") :]
 
 

@@ -56,12 +56,12 @@ def result(trial: dict[str, Any]) -> str:
     point = trial["point"]
     if point is None:
         return str(trial["error"])
-    said = [mark for mark in ("best", "frontier", "reached") if trial[mark]]
+    marks = [mark for mark in ("best", "frontier", "reached") if trial[mark]]
     if trial["runs"] > 1:
-        said.append(f"{trial['runs']} runs")
+        marks.append(f"{trial['runs']} runs")
     if not point["ok"] and not point["failed"]:
-        said.append("no request ended in time")
-    return ", ".join(said)
+        marks.append("no request ended in time")
+    return ", ".join(marks)
 
 
 def _number(value: float | None) -> str:

@@ -61,6 +61,6 @@ def _clock_of_processors() -> tuple[Callable[[], float], str]:
 def _gpus() -> list[dict[str, Any]]:
     keys = ("index", "name", "utilisation_percent", "memory_used_bytes")
     try:
-        return [{key: one[key] for key in keys} for one in headrace_observe.gpus()]
+        return [{key: gpu[key] for key in keys} for gpu in headrace_observe.gpus()]
     except MissingDependencyError:
         return []

@@ -81,7 +81,7 @@ class Benchmark(headrace.Backend):
     def forward(self, batch: list[Request]) -> list[Exception | None] | None:
         """Run the samples through X, and give the figures as ``result``."""
         chosen, dependency = self.chosen, self.child
-        samples = [{k: v for k, v in one.items() if k != "result"} for one in batch]
+        samples = [{k: v for k, v in request.items() if k != "result"} for request in batch]
         if chosen.warm_up:
             self.run_load(dependency, samples, chosen.clients, chosen.warm_up, self.node_name)
         point, errors = self.run_load(

@@ -55,31 +55,31 @@ def ulps(this: Any, other: Any) -> float:
         return _most(np.abs(this.astype(np.float64) - other.astype(np.float64)) / unit, same)
 
 
-def beyond(one: Any, other: Any, *, rtol: float, atol: float) -> float:
+def beyond(ours: Any, other: Any, *, rtol: float, atol: float) -> float:
     """Return how many times as far as ``atol + rtol * abs(other)`` two arrays are apart; other numbers than floats must be equal."""
     import numpy as np
 
-    same = _same(one, other)
-    if not {one.dtype.kind, other.dtype.kind} & {*"fc"}:
+    same = _same(ours, other)
+    if not {ours.dtype.kind, other.dtype.kind} & {*"fc"}:
         return 0.0 if same.all() else inf
-    one, other = _wide(one), _wide(other)
+    ours, other = _wide(ours), _wide(other)
     with np.errstate(all="ignore"):
-        return _most(np.abs(one - other) / (atol + rtol * np.abs(other)), same)
+        return _most(np.abs(ours - other) / (atol + rtol * np.abs(other)), same)
 
 
-def distance(one: Any, other: Any) -> float:
+def distance(ours: Any, other: Any) -> float:
     """Return how far two arrays are apart at most."""
     import numpy as np
 
     with np.errstate(all="ignore"):
-        return _most(np.abs(_wide(one) - _wide(other)), _same(one, other))
+        return _most(np.abs(_wide(ours) - _wide(other)), _same(ours, other))
 
 
-def relative(one: Any, other: Any) -> float:
+def relative(ours: Any, other: Any) -> float:
     """Return how far two arrays are apart at most, as a part of the greatest number of the other one."""
     import numpy as np
 
-    far, most = distance(one, other), float(np.max(np.abs(_wide(other)), initial=0.0))
+    far, most = distance(ours, other), float(np.max(np.abs(_wide(other)), initial=0.0))
     return far / most if most else inf if far else 0.0
 
 
@@ -90,15 +90,15 @@ def _wide(array: Any) -> Any:
     return array.astype(np.result_type(array, np.float64))
 
 
-def _same(one: Any, other: Any) -> Any:
-    return (one == other) | ((one != one) & (other != other))
+def _same(ours: Any, other: Any) -> Any:
+    return (ours == other) | ((ours != ours) & (other != other))
 
 
 def _most(far: Any, same: Any) -> float:
     import numpy as np
 
-    found = np.where(same, 0.0, np.where(np.isnan(far), inf, far))
-    return float(np.max(found, initial=0.0))
+    ratios = np.where(same, 0.0, np.where(np.isnan(far), inf, far))
+    return float(np.max(ratios, initial=0.0))
 
 
 def _numbers(value: Any) -> Any:
@@ -120,9 +120,9 @@ def _numbers(value: Any) -> Any:
     return None
 
 
-def _equal(one: Any, other: Any) -> bool:
+def _equal(ours: Any, other: Any) -> bool:
     import numpy as np
 
     with contextlib.suppress(Exception):  # an __eq__ of any library may raise anything
-        return bool(np.all(one == other))
+        return bool(np.all(ours == other))
     return False

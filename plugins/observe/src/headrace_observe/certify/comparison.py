@@ -262,7 +262,7 @@ def _alone(runner: Runner, rows: Sequence[Mapping[str, Any]], number: int) -> di
     ((_, answers),) = _run(runner, rows, [[number] * runner.sizes[0]], 1)
     if isinstance(answers[0], Exception):
         raise RowFailed(number) from answers[0]
-    return {name: _copy(one) for name, one in _outputs(rows[number], answers[0]).items()}
+    return {name: _copy(value) for name, value in _outputs(rows[number], answers[0]).items()}
 
 
 def _copy(value: Any) -> Any:
@@ -273,12 +273,12 @@ def _copy(value: Any) -> Any:
 
 def _distances(alone: Mapping[str, Any], got: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
     """Return for each output how far it is from that of the row alone: in ulps, and as a part of its greatest number."""
-    found = {}
+    pairs = {}
     for name in {**got, **alone}:
         pair = got.get(name, _MISSING), alone.get(name, _MISSING)
         far = difference(*pair, ulps)
-        found[name] = (far, difference(*pair, relative) if far else 0.0)
-    return found
+        pairs[name] = (far, difference(*pair, relative) if far else 0.0)
+    return pairs
 
 
 def _outputs(row: Mapping[str, Any], answer: dict[str, Any] | Exception) -> dict[str, Any]:
@@ -286,9 +286,9 @@ def _outputs(row: Mapping[str, Any], answer: dict[str, Any] | Exception) -> dict
     if isinstance(answer, Exception):
         return {"error": text_of(answer)}
     return {
-        key: one
-        for key, one in answer.items()
-        if key != "data" and (key not in row or one is not row[key])
+        key: value
+        for key, value in answer.items()
+        if key != "data" and (key not in row or value is not row[key])
     }
 
 
@@ -307,10 +307,10 @@ def compare_reference(
         RowFailed: The reference fails.
     """
     near = partial(beyond, rtol=rtol, atol=atol)
-    told = [_alone(runner, rows, number) for number in range(len(rows))]
-    for name in outputs.keys() & {name for answer in told for name in answer}:
+    answers_alone = [_alone(runner, rows, number) for number in range(len(rows))]
+    for name in outputs.keys() & {name for answer in answers_alone for name in answer}:
         differing, most, part = [], 0.0, 0.0
-        for number, (ours, theirs) in enumerate(zip(alone, told, strict=True)):
+        for number, (ours, theirs) in enumerate(zip(alone, answers_alone, strict=True)):
             pair = ours.get(name, _MISSING), theirs.get(name, _MISSING)
             most = max(most, difference(*pair, distance))
             part = max(part, difference(*pair, relative))

@@ -84,7 +84,7 @@ def _state(path: Path) -> _State:
     """Return what differs once a path leads to another file: of the file, and of each link on the way there."""
     links, left = [], path.absolute()
     for _ in range(40):  # as many as Linux follows
-        link = next((one for one in (*reversed(left.parents), left) if one.is_symlink()), None)
+        link = next((path for path in (*reversed(left.parents), left) if path.is_symlink()), None)
         if link is None:
             break
         links.append(_times(link.lstat()))
@@ -96,7 +96,7 @@ def identity(
     config: headrace.PipelineConfig,
     *,
     in_use: bool = True,
-    held: Held | None = None,
+    hashes: Held | None = None,
     modules: Iterable[str] | None = None,
 ) -> dict[str, Any]:
     """Return what decides the results of a configuration here, as plain data for JSON.
@@ -104,7 +104,7 @@ def identity(
     Args:
         config: The configuration.
         in_use: Whether only the GPUs count on which this process has computed.
-        held: Keeps the files open. None: nothing does.
+        hashes: Keeps the files open. None: nothing does.
         modules: The modules of a certificate. None: those that this process has loaded of packages with backends.
 
     Returns:
@@ -114,7 +114,7 @@ def identity(
         be found since onnx is not installed, None without a model of ONNX. ``gpu`` is None without a GPU.
     """
     plan = config.plan()
-    held = held or Held()
+    hashes = hashes or Held()
     files = [*config.files, *_files_of(plan)]
     models = [file for file in files if file.suffix == ".onnx"]
     external: bool | None = True if models else None
@@ -126,7 +126,7 @@ def identity(
     code = _loaded_modules(config, plan, names) if modules is None else modules
     return {
         "config_sha256": hashlib.sha256(_text_of(config, plan).encode()).hexdigest(),
-        "files": {str(file): held.sha256(file) for file in dict.fromkeys(files)},
+        "files": {str(file): hashes.sha256(file) for file in dict.fromkeys(files)},
         "external_data": external,
         "modules": {name: _digest_of_module(name) for name in sorted(code)},
         "versions": _versions(chain(names, *map(_required_by, names))),
@@ -158,15 +158,15 @@ def _text_of(config: headrace.PipelineConfig, plan: Plan) -> str:
 
 
 def _values(of: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: one.value for key, one in of.items() if key != "batch_sizes"}
+    return {key: value.value for key, value in of.items() if key != "batch_sizes"}
 
 
 def _without_folders(value: Any) -> Any:
     """Return a value in which each absolute path is its name, since a certificate holds in any folder."""
     if isinstance(value, Mapping):
-        return {key: _without_folders(one) for key, one in value.items()}
+        return {key: _without_folders(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_without_folders(one) for one in value]
+        return [_without_folders(item) for item in value]
     is_path = isinstance(value, str) and Path(value).is_absolute()
     return Path(value).name if is_path else value
 
@@ -223,10 +223,10 @@ def _external(model: Path) -> Iterator[Path]:
 
 
 def _sha256_of(file: BinaryIO) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     while part := file.read(1 << 20):
-        found.update(part)
-    return found.hexdigest()
+        digest.update(part)
+    return digest.hexdigest()
 
 
 # The code that runs.
@@ -243,13 +243,13 @@ def _digest_of_run(path: Path) -> str | None:
 def _distributions(plan: Plan) -> list[str]:
     """Return the distributions of backends, and the libraries of Headrace that they require."""
     elements = [part for tree in _trees(plan) for part in tree.walk()]
-    found = dict.fromkeys(["headrace", *(one.distribution for one in elements if one.version)])
-    left = [*found]
+    names = dict.fromkeys(["headrace", *(el.distribution for el in elements if el.version)])
+    left = [*names]
     while left:
-        new = [one for one in _required_by(left.pop()) if one.startswith("headrace-")]
-        left += [one for one in new if one not in found]
-        found.update(dict.fromkeys(new))
-    return [*found]
+        new = [name for name in _required_by(left.pop()) if name.startswith("headrace-")]
+        left += [name for name in new if name not in names]
+        names.update(dict.fromkeys(new))
+    return [*names]
 
 
 def _required_by(name: str) -> list[str]:
@@ -259,17 +259,17 @@ def _required_by(name: str) -> list[str]:
     except metadata.PackageNotFoundError:
         return []
     pairs = [(match[1], text) for text in texts if (match := _REQUIRED.match(text)) is not None]
-    own = [(one, text) for one, text in pairs if one.startswith("headrace")]
-    extra = {one for one, text in own if "extra" in text.partition(";")[2]}
-    return [one for one, _ in pairs if one not in extra]
+    own = [(name, text) for name, text in pairs if name.startswith("headrace")]
+    extra = {name for name, text in own if "extra" in text.partition(";")[2]}
+    return [name for name, _ in pairs if name not in extra]
 
 
 def _versions(names: Iterable[str]) -> dict[str, str]:
-    found = {}
+    versions = {}
     for name in sorted({*names}):
         with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
+            versions[name] = metadata.version(name)
+    return versions
 
 
 _loaded: dict[str, tuple[object, tuple[int, ...]]] = {}
@@ -279,8 +279,8 @@ _loaded: dict[str, tuple[object, tuple[int, ...]]] = {}
 def _loaded_modules(config: headrace.PipelineConfig, plan: Plan, names: Iterable[str]) -> set[str]:
     """Return the modules with backends, and those that this process has loaded of their packages and of distributions."""
     elements = [part for tree in _trees(plan) for part in tree.walk()]
-    own = {one.distribution for one in elements if not one.version} - {*map(str, config.files)}
-    brought = [one.backends for one in headrace.plugins.installed() if one.distribution in names]
+    own = {el.distribution for el in elements if not el.version} - {*map(str, config.files)}
+    brought = [rec.backends for rec in headrace.plugins.installed() if rec.distribution in names]
     modules = {path.partition(":")[0] for paths in brought for path in paths.values()} | own
     packages = {name.replace("-", "_") for name in names}
     packages |= {module.partition(".")[0] for module in modules}
@@ -313,85 +313,85 @@ def _digest_of_module(name: str) -> str | None:
 
 
 def _gpu(*, in_use: bool) -> dict[str, Any] | None:
-    found = devices(in_use=in_use)
-    if found is None:
+    gpus = devices(in_use=in_use)
+    if gpus is None:
         return None
-    names = [str(one.name) for one in metadata.distributions()]
-    libraries = [one for one in names if one.startswith(("nvidia-", "tensorrt"))]
-    return {**found, "versions": _versions(libraries), "precision": _precision()}
+    names = [str(dist.name) for dist in metadata.distributions()]
+    libraries = [name for name in names if name.startswith(("nvidia-", "tensorrt"))]
+    return {**gpus, "versions": _versions(libraries), "precision": _precision()}
 
 
 def _precision() -> dict[str, Any]:
     """Return what decides, outside of a configuration, how exactly a GPU multiplies."""
-    said: dict[str, Any] = {name: os.environ.get(name) for name in _PRECISION}
+    values: dict[str, Any] = {name: os.environ.get(name) for name in _PRECISION}
     torch: Any = sys.modules.get("torch")
     if torch is not None:
-        said["torch deterministic"] = torch.are_deterministic_algorithms_enabled()
+        values["torch deterministic"] = torch.are_deterministic_algorithms_enabled()
     for path in _PRECISION_OF_TORCH:
         # An older torch has not all of them, and torch refuses to tell if old and new ones were mixed.
         with contextlib.suppress(AttributeError, RuntimeError):
-            said[f"torch.{path}"] = attrgetter(path)(torch)
-    return said
+            values[f"torch.{path}"] = attrgetter(path)(torch)
+    return values
 
 
 # The comparison.
 
 
-def differences(said: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+def differences(past: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
     """Return in sentences how a configuration here differs from what a certificate says. Both are an `identity`."""
     sentences = []
-    if said["config_sha256"] != here["config_sha256"]:
+    if past["config_sha256"] != here["config_sha256"]:
         sentences.append("the configuration is another one")
-    names = [[Path(path).name for path in of["files"]] for of in (said, here)]
+    names = [[Path(path).name for path in of["files"]] for of in (past, here)]
     if names[0] != names[1]:
         sentences.append(f"it reads {_joined(names[1])}, not {_joined(names[0])}")
     else:
-        pairs = zip(names[0], said["files"].values(), here["files"].values(), strict=True)
+        pairs = zip(names[0], past["files"].values(), here["files"].values(), strict=True)
         sentences += [f"{name} has changed" for name, then, now in pairs if then != now]
-    if said["external_data"] is False or (said["external_data"] and not here["external_data"]):
+    if past["external_data"] is False or (past["external_data"] and not here["external_data"]):
         sentences.append("weights outside of ONNX models cannot be compared without onnx")
     sentences += [
         f"{name} is in no file, or has changed since it was loaded"
         if digest is None
         else f"{name} has changed"
         for name, digest in here["modules"].items()
-        if digest is None or digest != said["modules"][name]
+        if digest is None or digest != past["modules"][name]
     ]
-    sentences += [_sentence(*change) for change in _changed(said["versions"], here["versions"])]
+    sentences += [_sentence(*change) for change in _changed(past["versions"], here["versions"])]
     for key in ("python", "machine"):
-        if said[key] != here[key]:
-            sentences.append(_sentence(key, said[key], here[key]))
-    return sentences + _differences_of_gpus(said["gpu"], here["gpu"])
+        if past[key] != here[key]:
+            sentences.append(_sentence(key, past[key], here[key]))
+    return sentences + _differences_of_gpus(past["gpu"], here["gpu"])
 
 
-def _differences_of_gpus(said: Any, here: Any) -> list[str]:
-    if said is None:
+def _differences_of_gpus(past: Any, here: Any) -> list[str]:
+    if past is None:
         return []
     if here is None:
-        return [f"there is no {' or '.join(device['name'] for device in said['devices'])} here"]
+        return [f"there is no {' or '.join(device['name'] for device in past['devices'])} here"]
     sentences = [
-        _sentence(key, said[key], here[key]) for key in ("driver", "cuda") if said[key] != here[key]
+        _sentence(key, past[key], here[key]) for key in ("driver", "cuda") if past[key] != here[key]
     ]
     sentences += [
         f"there is no {device['name']} ({device['compute_capability']}) here"
-        for device in said["devices"]
+        for device in past["devices"]
         if device not in here["devices"]
     ]
-    sentences += [_sentence(*change) for change in _changed(said["versions"], here["versions"])]
+    sentences += [_sentence(*change) for change in _changed(past["versions"], here["versions"])]
     # torch may be imported later: until then it has its defaults, which nobody can ask for.
-    both = said["precision"].keys() & here["precision"].keys()
-    then, now = ({key: of["precision"][key] for key in sorted(both)} for of in (said, here))
+    both = past["precision"].keys() & here["precision"].keys()
+    then, now = ({key: of["precision"][key] for key in sorted(both)} for of in (past, here))
     return sentences + [_sentence(*change) for change in _changed(then, now)]
 
 
-def _changed(said: Mapping[str, Any], here: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+def _changed(past: Mapping[str, Any], here: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     """Return each key whose value differs, with both values."""
-    keys = dict.fromkeys([*said, *here])
-    return [(key, said.get(key), here.get(key)) for key in keys if said.get(key) != here.get(key)]
+    keys = dict.fromkeys([*past, *here])
+    return [(key, past.get(key), here.get(key)) for key in keys if past.get(key) != here.get(key)]
 
 
-def _sentence(name: str, said: Any, here: Any) -> str:
-    then, now = ("missing" if one is None else one for one in (said, here))
+def _sentence(name: str, past: Any, here: Any) -> str:
+    then, now = ("missing" if value is None else value for value in (past, here))
     return f"{name} was {then}, here it is {now}"
 
 

@@ -159,14 +159,14 @@ class Require(headrace.Options):
             return None
         from headrace_observe.certify.identity import Held, differences, identity
 
-        held, told = Held(), self.certificate.model_dump()
+        hashes, document = Held(), self.certificate.model_dump()
 
         def found_here() -> list[str]:
-            here = identity(config, in_use=False, held=held, modules=told["modules"])
-            return differences(told, here)
+            here = identity(config, in_use=False, hashes=hashes, modules=document["modules"])
+            return differences(document, here)
 
         differs = found_here()
-        if not (told["agrees"] or self.invariant):
+        if not (document["agrees"] or self.invariant):
             differs.append("its results differ, as headrace certify says")
 
         def refuse(differs: list[str]) -> None:
@@ -176,14 +176,14 @@ class Require(headrace.Options):
             raise ConfigError(config.problem_at(node, "require", "certificate", text, hint))
 
         def look_again() -> None:
-            changed = [f"{name} was replaced while it was loaded" for name in held.changed()]
+            changed = [f"{name} was replaced while it was loaded" for name in hashes.changed()]
             differs = changed or found_here()
-            held.close()
+            hashes.close()
             if differs:
                 refuse(differs)
 
         if differs:
-            held.close()
+            hashes.close()
             refuse(differs)
         return look_again
 

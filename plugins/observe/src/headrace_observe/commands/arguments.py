@@ -228,9 +228,9 @@ def loads_of(
     return loads
 
 
-def times_in(path: str, told: str | None) -> dict[str, ServiceTimes]:
-    """Read times of batches, and print what is cut off; of the file ``told``, that of the arrivals, `loads_of` has done so."""
-    with contextlib.nullcontext() if path == told else printing_warnings():
+def times_in(path: str, warned: str | None) -> dict[str, ServiceTimes]:
+    """Read times of batches, and print what is cut off; of the file ``warned``, that of the arrivals, `loads_of` has done so."""
+    with contextlib.nullcontext() if path == warned else printing_warnings():
         return read_times(path)
 
 

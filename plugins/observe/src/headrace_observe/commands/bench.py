@@ -166,14 +166,14 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
             pipelines.append(pipe)
         samples = _samples(files, data or (), pipelines[0])
         explained = [headrace.explain(pipe.config) for pipe in pipelines]
-        kept: list[Memory] | None = None if save_times is None else []
-        whole = _in_turn(pipelines, samples, loads, plan, points, kept)
+        memories: list[Memory] | None = None if save_times is None else []
+        whole = _in_turn(pipelines, samples, loads, plan, points, memories)
         advised = [_advised(pipe) for pipe in pipelines]
-        if kept and save_times is not None:
-            _save(kept, pipelines[0].config, save_times)
+        if memories and save_times is not None:
+            _save(memories, pipelines[0].config, save_times)
     document = _document(names, points, interrupted=not whole)
-    for one, found, advice in zip(document["configurations"], explained, advised, strict=True):
-        one["explain"], one["advice"] = found, advice
+    for entry, found, advice in zip(document["configurations"], explained, advised, strict=True):
+        entry["explain"], entry["advice"] = found, advice
     plot_loads(plot_path, _rows(document), "headrace bench")
     if json:
         print_document(document)
@@ -221,7 +221,7 @@ def _in_turn(
     loads: Sequence[LoadSpec],
     plan: Plan,
     points: list[tuple[int, Point]],
-    kept: list[Memory] | None,
+    memories: list[Memory] | None,
 ) -> bool:
     """Measure all configurations under one load before the next load; return whether all were completed.
 
@@ -234,7 +234,7 @@ def _in_turn(
                 def done(point: Point, place: int = place) -> None:
                     points.append((place, point))
 
-                with _keeping(pipeline, kept):
+                with _keeping(pipeline, memories):
                     if not measure_loads(pipeline, samples, [load], plan, done):
                         return False
     except KeyboardInterrupt:
@@ -243,9 +243,9 @@ def _in_turn(
 
 
 @contextlib.contextmanager
-def _keeping(pipeline: headrace.Pipeline, kept: list[Memory] | None) -> Iterator[None]:
+def _keeping(pipeline: headrace.Pipeline, memories: list[Memory] | None) -> Iterator[None]:
     """Add what runs in a block to a list; None: nothing is remembered."""
-    if kept is None:
+    if memories is None:
         yield
         return
     remember = Remember()
@@ -253,7 +253,7 @@ def _keeping(pipeline: headrace.Pipeline, kept: list[Memory] | None) -> Iterator
         with attached(pipeline, remember):
             yield
     finally:
-        kept.append(remember.memory(20_000))
+        memories.append(remember.memory(20_000))
 
 
 def _advised(pipeline: headrace.Pipeline) -> dict[str, str]:
@@ -262,11 +262,11 @@ def _advised(pipeline: headrace.Pipeline) -> dict[str, str]:
     return {name: node["advice"] for name, node in nodes if node["advice"] is not None}
 
 
-def _save(kept: Sequence[Memory], config: headrace.PipelineConfig, path: str) -> None:
+def _save(memories: Sequence[Memory], config: headrace.PipelineConfig, path: str) -> None:
     memory = Memory(
-        [one for each in kept for one in each.visits],
-        [one for each in kept for one in each.changes],
-        kept[0].nodes,
+        [visit for each in memories for visit in each.visits],
+        [change for each in memories for change in each.changes],
+        memories[0].nodes,
     )
     memory.replay = replay_of(config, memory)
     memory.write(path)
@@ -300,7 +300,7 @@ def _ratio(value: float | None, base: float | None) -> float | None:
 
 
 def _rows(document: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    return [(one["config"], point) for one in document["configurations"] for point in one["points"]]
+    return [(row["config"], point) for row in document["configurations"] for point in row["points"]]
 
 
 def _print(document: dict[str, Any]) -> None:

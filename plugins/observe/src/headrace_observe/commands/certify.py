@@ -127,19 +127,19 @@ def certify(  # noqa: PLR0913, PLR0917 - one per option
             opened.enter_context(without_certificates())
             bars = opened.enter_context(showing_progress())
             loaded = _loaded(config, settings, no_import)
-            told = None if reference is None else _loaded(reference, None, no_import)
-            held = opened.enter_context(contextlib.closing(Held()))
-            before = identity(loaded, in_use=False, held=held)
+            ref = None if reference is None else _loaded(reference, None, no_import)
+            hashes = opened.enter_context(contextlib.closing(Held()))
+            before = identity(loaded, in_use=False, hashes=hashes)
             runner = opened.enter_context(runner_of(loaded, progress=bars))
 
             def began(total: int) -> Any:
                 return opened.enter_context(bars(total, "batches"))
 
             alone, outputs = compare(runner, rows, ulp=ulp, repeat=repeat, began=began)
-            document |= _unchanged(loaded, before, held)
-            if reference is not None and told is not None:
+            document |= _unchanged(loaded, before, hashes)
+            if reference is not None and ref is not None:
                 running = reference
-                other = opened.enter_context(runner_of(told, progress=bars))
+                other = opened.enter_context(runner_of(ref, progress=bars))
                 if not compare_reference(other, rows, alone, outputs, rtol=rtol, atol=atol):
                     raise WrongArgument(
                         f"--reference {reference}: it has none of the outputs {', '.join(outputs)}"
@@ -148,21 +148,21 @@ def certify(  # noqa: PLR0913, PLR0917 - one per option
                     "config": reference,
                     "rtol": rtol,
                     "atol": atol,
-                    **identity(told),
+                    **identity(ref),
                 }
     except RowFailed as failed:
         print_message(
             f"{running}: {names[failed.args[0]]} fails alone: {text_of(failed.__cause__ or failed)}"
         )
         return FAILED
-    agrees = all(one.agrees for one in outputs.values())
+    agrees = all(output.agrees for output in outputs.values())
     document |= {
         "instances": runner.instances,
         "compared": runner.compared,
         "sizes": runner.sizes,
         "repeat": repeat,
         "ulp": ulp,
-        "outputs": {name: one.to_dict() for name, one in outputs.items()},
+        "outputs": {name: output.to_dict() for name, output in outputs.items()},
         "agrees": agrees,
     }
     if output is not None:
@@ -175,26 +175,26 @@ def certify(  # noqa: PLR0913, PLR0917 - one per option
 
 
 def _unchanged(
-    loaded: headrace.PipelineConfig, before: Mapping[str, Any], held: Held
+    loaded: headrace.PipelineConfig, before: Mapping[str, Any], hashes: Held
 ) -> dict[str, Any]:
     """Return the identity of what was built.
 
     Raises:
         SetupError: A file or a module is not what it was before the build.
     """
-    now = identity(loaded, held=held)
+    now = identity(loaded, hashes=hashes)
     tables = [(before[key], now[key]) for key in ("files", "modules")]
     changed = [name for then, now in tables for name in then if then[name] != now.get(name)]
-    if changed := held.changed() or changed:
+    if changed := hashes.changed() or changed:
         raise headrace.errors.SetupError(
             f"{', '.join(changed)} was replaced while it ran", hint="Certify it again."
         )
     return now
 
 
-def _loaded(what: str, settings: list[str] | None, no_import: bool) -> headrace.PipelineConfig:
-    with hinting_at_a_file(what):
-        source = source_of(what, settings or ())
+def _loaded(text: str, settings: list[str] | None, no_import: bool) -> headrace.PipelineConfig:
+    with hinting_at_a_file(text):
+        source = source_of(text, settings or ())
         return headrace.PipelineConfig.load(source, allow_import=not no_import)
 
 
@@ -204,8 +204,8 @@ def _print(document: Mapping[str, Any], outputs: Mapping[str, Output]) -> None:
         verdict = (
             f"within {document['ulp']:g} ulp" if output.verdict == "within" else output.verdict
         )
-        told = output.reference
-        agreed = "-" if told is None else "agrees" if told["agrees"] else "DIFFERS"
+        reference = output.reference
+        agreed = "-" if reference is None else "agrees" if reference["agrees"] else "DIFFERS"
         sizes = [_numbers(numbers) for numbers in (output.sizes, output.beside)]
         cells = [verdict, f"{output.ulps:.3g}", *sizes, str(output.repeats), agreed]
         rows.append([name, *cells])

@@ -70,12 +70,12 @@ def read_url(url: str, end: str, key: str | None, hint: str, timeout_s: float) -
 
 def _said_by(error: urllib.error.HTTPError) -> str:
     """Return the text of an answer that is an error: headrace-serve's own, else the reason; what to do about a key."""
-    said = str(error.reason)
+    text = str(error.reason)
     with contextlib.suppress(OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
-        said = f"{said}: {read_json(error.read(10_000))['error']}"
+        text = f"{text}: {read_json(error.read(10_000))['error']}"
     if error.code == http.client.UNAUTHORIZED:
-        said += "\n  Give a file with a key of the server: --key-file FILE."
-    return said
+        text += "\n  Give a file with a key of the server: --key-file FILE."
+    return text
 
 
 def _is_address(text: str) -> bool:

@@ -143,7 +143,7 @@ def tune(  # noqa: PLR0913, PLR0917 - one per option
       headrace tune page.toml pages/ --goal "min p99" --range read.max=1..64 --rate 20
       headrace run tuned.toml photos/
     """  # noqa: D301 - typer keeps the lines after a backspace character
-    wanted = read_goal(goal)
+    target = read_goal(goal)
     dump = _dump_of(inputs or (), data or (), warm_up, seconds)
     loads = loads_of(clients, rate, dump if clients is None and rate is None else None, "40")
     _check(loads, [config, *(inputs or ())], output, plot_path)
@@ -167,7 +167,7 @@ def tune(  # noqa: PLR0913, PLR0917 - one per option
         print_message(f"trying {tried.named(Trial(values))}")
         return once(changed(values))
 
-    tried, interrupted = Trials(space, wanted, run), False
+    tried, interrupted = Trials(space, target, run), False
     with printing_warnings():
         try:
             tried.search(trials)
@@ -207,8 +207,8 @@ def _dump_of(
     if data or not inputs or not is_dump(inputs[0]):
         return None
     if len(inputs) > 1 or warm_up is not None or seconds is not None:
-        what = "it takes no other INPUT, no --seconds and no --warm-up"
-        raise WrongArgument(f"{inputs[0]} is simulated: {what}")
+        why = "it takes no other INPUT, no --seconds and no --warm-up"
+        raise WrongArgument(f"{inputs[0]} is simulated: {why}")
     return inputs[0]
 
 
@@ -228,10 +228,10 @@ def _that_can_differ(
     except HeadraceError:
         return space
     try:
-        space, said = within(space, pipeline.describe()["nodes"])
+        space, lines = within(space, pipeline.describe()["nodes"])
     finally:
         pipeline.close(drain=False, timeout=CLOSE_S)
-    for line in said:
+    for line in lines:
         print_message(line)
     return space
 
@@ -338,8 +338,8 @@ def _print(tried: Trials, document: dict[str, Any], *, json: bool) -> None:
     for trial in document["trials"]:
         values = [str(value) for value in trial["values"].values()]
         cells = ["-"] * len(HEADINGS) if trial["point"] is None else row(trial["point"])
-        said = result(trial).partition("\n")[0][:60]
-        rows.append([*values, *(cells[k] for k in _SHOWN), said])
+        line = result(trial).partition("\n")[0][:60]
+        rows.append([*values, *(cells[k] for k in _SHOWN), line])
     print_table([*names, *(HEADINGS[k] for k in _SHOWN), "result"], rows, keys=range(len(names)))
     points = [trial["point"] for trial in document["trials"] if trial["point"]]
     for clock, load in {point["clock"]: load_name(point["load"]) for point in points}.items():

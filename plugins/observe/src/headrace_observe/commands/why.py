@@ -76,14 +76,14 @@ def why(
     each = slowest(memory) if request_id is None else explained(memory, request_id)
     tried = [] if request_id is None else cures(memory, request_id)
     if json:
-        asked: list[dict[str, Any]] = [plan.to_dict() for plan in each]
-        print_document({"requests": asked, "cures": [one._asdict() for one in tried]})
+        plans: list[dict[str, Any]] = [plan.to_dict() for plan in each]
+        print_document({"requests": plans, "cures": [cure._asdict() for cure in tried]})
         return OK
     for plan in each:
         print_data(str(plan) if request_id is not None else f"{plan.request_id}: {plan}")
     for cure in tried[1:]:
-        told = f"{cure.ms:.1f} ms" if cure.ms is not None else f"not simulated: {cure.why_not}"
-        print_data(f"with {cure.setting}: {told}")
+        text = f"{cure.ms:.1f} ms" if cure.ms is not None else f"not simulated: {cure.why_not}"
+        print_data(f"with {cure.setting}: {text}")
     if tried and tried[0].ms is not None:
         print_data(
             f"Simulated with the {tried[0].requests} requests since the pipeline was idle, which give "

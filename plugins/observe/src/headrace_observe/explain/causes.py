@@ -84,11 +84,11 @@ class Explanation:
         return self.parts[0]
 
     def __str__(self) -> str:
-        several = len({one.node for one in self.parts}) > 1
-        shown = [one for one in self.parts if one.seconds >= _SHOWN_S] or self.parts[:1]
-        said = "; ".join(f"{one.node}: {one}" if several else str(one) for one in shown)
+        several = len({part.node for part in self.parts}) > 1
+        shown = [part for part in self.parts if part.seconds >= _SHOWN_S] or self.parts[:1]
+        text = "; ".join(f"{p.node}: {p}" if several else str(p) for p in shown)
         how = "" if self.code == "ok" else f", and failed with the code {self.code}"
-        return f"{1000 * self.seconds:.1f} ms{how}: {said}"
+        return f"{1000 * self.seconds:.1f} ms{how}: {text}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain data for JSON; times in milliseconds."""
@@ -128,11 +128,11 @@ def why(source: headrace.Pipeline | Memory, request_id: str) -> list[Explanation
 def slowest(memory: Memory, count: int = 10) -> list[Explanation]:
     """Explain the requests that took longest, the slowest first; only those with an identifier."""
     every = [
-        (max(v.ended for v in one) - min(v.arrival for v in one), name, place, one)
+        (max(v.ended for v in run) - min(v.arrival for v in run), name, place, run)
         for name, visits in memory.by_name.items()
-        for place, one in enumerate(_occurrences(memory, visits))
+        for place, run in enumerate(_occurrences(memory, visits))
     ]
-    return [_explained(memory, one[3]) for one in sorted(every, reverse=True)[:count]]
+    return [_explained(memory, row[3]) for row in sorted(every, reverse=True)[:count]]
 
 
 def _memory_of(pipeline: headrace.Pipeline) -> Memory:
@@ -147,12 +147,13 @@ def _memory_of(pipeline: headrace.Pipeline) -> Memory:
 
 def _occurrences(memory: Memory, visits: Sequence[Visit]) -> list[list[Visit]]:
     """Part the visits of an identifier that came more than once: each arrival at a first node begins a request."""
-    found: list[list[Visit]] = []
-    for one in sorted(visits, key=lambda one: (one.arrival, one.cut)):
-        if not found or (one.node in memory.first_nodes and one.arrival > found[-1][0].arrival):
-            found.append([])
-        found[-1].append(one)
-    return found
+    groups: list[list[Visit]] = []
+    for visit in sorted(visits, key=lambda visit: (visit.arrival, visit.cut)):
+        is_first = visit.node in memory.first_nodes
+        if not groups or (is_first and visit.arrival > groups[-1][0].arrival):
+            groups.append([])
+        groups[-1].append(visit)
+    return groups
 
 
 def _explained(memory: Memory, visits: Sequence[Visit]) -> Explanation:
@@ -205,8 +206,8 @@ class _Split:
     def __init__(self, memory: Memory, visits: Sequence[Visit]) -> None:
         self._memory = memory
         called = {to for node in memory.nodes.values() for to in node.calls}
-        self._called = [one for one in visits if one.node in called]
-        self._led = [one for one in visits if one.node not in called] or self._called
+        self._called = [visit for visit in visits if visit.node in called]
+        self._led = [visit for visit in visits if visit.node not in called] or self._called
 
     def split(self, start: float, end: float) -> Iterator[Part]:
         """Give the parts of a request."""
@@ -238,9 +239,9 @@ class _Split:
     def _since(visit: Visit, others: Sequence[Visit]) -> float:
         """Return when the wait for a run began: with its arrival, or the end of the run before it at the same node."""
         same = [
-            one.ended
-            for one in others
-            if (one.node, one.arrival) == (visit.node, visit.arrival) and one.ended <= visit.cut
+            v.ended
+            for v in others
+            if (v.node, v.arrival) == (visit.node, visit.arrival) and v.ended <= visit.cut
         ]
         return max([visit.arrival, *same])
 

@@ -82,14 +82,14 @@ def cures(memory: Memory, request_id: str) -> list[Cure]:
     def tried(key: str = "", value: Any = None) -> Cure:
         setting = f"{node}.{key}={value}" if key else ""
         arrivals = [Arrival.of(visit, visits[0].arrival) for visit in visits]
-        asked = arrivals[place]
+        arrival = arrivals[place]
         try:
             run = _simulation(memory, times, node, key, value)
-            sent = takewhile(lambda _: asked.took_s is None, arrivals)
+            sent = takewhile(lambda _: arrival.took_s is None, arrivals)
             run.open_loop(sent, {"kind": "arrivals"}, 0)
         except HeadraceError as error:
             return Cure(setting, None, _in_one_line(error))
-        took_s = asked.took_s
+        took_s = arrival.took_s
         return Cure(setting, None if took_s is None else 1000 * took_s, requests=place + 1)
 
     as_it_is = tried()
@@ -101,8 +101,8 @@ def cures(memory: Memory, request_id: str) -> list[Cure]:
 
 
 def _in_one_line(error: HeadraceError) -> str:
-    what, hint = str(error).partition("\n")[0], getattr(error, "hint", None)
-    return f"{what}. {hint}" if hint else what
+    text, hint = str(error).partition("\n")[0], getattr(error, "hint", None)
+    return f"{text}. {hint}" if hint else text
 
 
 def _simulation(

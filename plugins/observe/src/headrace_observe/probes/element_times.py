@@ -42,10 +42,10 @@ class ElementTimes:
         return {"nodes": table}
 
 
-def _percentile(counts: Counter[int], wanted: float) -> float:
-    seen = 0
+def _percentile(counts: Counter[int], rank: float) -> float:
+    count = 0
     for bucket in sorted(counts):
-        seen += counts[bucket]
-        if seen >= wanted:
+        count += counts[bucket]
+        if count >= rank:
             return math.exp(bucket * _STEP)
     return 0.0

@@ -61,8 +61,8 @@ class Histograms:
 
     def batch_ran(self, record: Any) -> None:
         """Count the waits of the requests of a batch; a hook of probes."""
-        for one in record.requests:
-            self._note((_QUEUE, record.node, record.started - one.arrival))
+        for request in record.requests:
+            self._note((_QUEUE, record.node, record.started - request.arrival))
 
     def _note(self, duration: tuple[str, str, float]) -> None:
         self._fresh.append(duration)

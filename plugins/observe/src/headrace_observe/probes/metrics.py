@@ -63,8 +63,8 @@ def tables(stats: Mapping[str, Any], *, ready: bool) -> Iterator[Table]:
     text = "How long a batch runs (sampled)."
     yield _quantiles(nodes, "headrace_batch_duration_seconds", text, "forward_ms")
     yield from _instances(nodes)
-    if (told := stats.get("probes", {}).get("ElementTimes")) is not None:
-        yield from _elements(told.get("nodes", {}))
+    if (times := stats.get("probes", {}).get("ElementTimes")) is not None:
+        yield from _elements(times.get("nodes", {}))
     queues = stats.get("queues", {})
     for key, kind, text in (
         ("waiting", "gauge", "Items that wait in a queue that has a name."),
@@ -84,14 +84,14 @@ def tables(stats: Mapping[str, Any], *, ready: bool) -> Iterator[Table]:
 
 
 def _per_node(nodes: Mapping[str, Any], name: str, kind: str, text: str, key: str) -> Table:
-    return name, kind, text, [({"node": node}, one[key]) for node, one in nodes.items()]
+    return name, kind, text, [({"node": node}, row[key]) for node, row in nodes.items()]
 
 
 def _quantiles(nodes: Mapping[str, Any], name: str, text: str, key: str) -> Table:
     rows: list[Sample] = []
-    for node, one in nodes.items():
+    for node, row in nodes.items():
         for part, quantile in (("p50", "0.5"), ("p90", "0.9"), ("p99", "0.99")):
-            rows.append(({"node": node, "quantile": quantile}, one[key][part] / 1000))
+            rows.append(({"node": node, "quantile": quantile}, row[key][part] / 1000))
     return name, "summary", text, rows
 
 
@@ -119,8 +119,8 @@ def _elements(nodes: Mapping[str, Any]) -> Iterator[Table]:
     for key, name in (("mean", "mean"), ("p99", "p99")):
         rows: list[Sample] = [
             ({"node": node, "element": path}, times[key] / 1000)
-            for node, found in nodes.items()
-            for path, times in found.items()
+            for node, paths in nodes.items()
+            for path, times in paths.items()
         ]
         text = f"The {name} of how long an element runs (with the probe ElementTimes)."
         yield f"headrace_element_{key}_seconds", "gauge", text, rows

@@ -168,9 +168,9 @@ class OpenTelemetry:
         context = request.get("context")
         if context is not None and not isinstance(context, Mapping):
             return
-        given = (context or {}).get("traceparent")
-        is_own = isinstance(given, _Current)
-        if isinstance(given, str) and not is_own:
+        parent = (context or {}).get("traceparent")
+        is_own = isinstance(parent, _Current)
+        if isinstance(parent, str) and not is_own:
             return
         context_ids: dict[str, str] = {}
         self._inject(context_ids)
@@ -180,12 +180,12 @@ class OpenTelemetry:
         if (
             isinstance(context, dict) and type(context) is not dict
         ):  # of a class that its owner looks for
-            kept = context
+            entry = context
         else:  # a copy: requests may share it
-            kept = request["context"] = dict(context or {})
+            entry = request["context"] = dict(context or {})
         for key in _CARRIED:
-            kept.pop(key, None)
-        kept.update(current)
+            entry.pop(key, None)
+        entry.update(current)
 
     def _batch_ran(self, record: BatchRecord) -> None:
         if self._worker is None:
@@ -257,8 +257,8 @@ class OpenTelemetry:
             self._offset_ns = time.time_ns() - round(self._looked * 1e9)
         return self._offset_ns + round(at * 1e9)
 
-    def _make(self, found: list[_Batch | _Request]) -> None:
-        for heard in found:
+    def _make(self, records: list[_Batch | _Request]) -> None:
+        for heard in records:
             try:
                 if isinstance(heard, _Batch):
                     self._make_batch(heard)
@@ -311,13 +311,13 @@ class OpenTelemetry:
 
     def _link(self, batch: int | None) -> Any:
         """Return the span context of a batch, and drop it after the batch's last request."""
-        found = self._links.get(batch) if batch is not None else None
-        if found is None:
+        link = self._links.get(batch) if batch is not None else None
+        if link is None:
             return None
-        found[1] -= 1
-        if not found[1]:
+        link[1] -= 1
+        if not link[1]:
             del self._links[batch]  # type: ignore[arg-type]
-        return found[0]
+        return link[0]
 
     def _parent(self, carried: dict[str, str] | None) -> tuple[Any, bool]:
         """Return the context for a request's trace headers, and whether its parent is known and not sampled."""
@@ -331,8 +331,8 @@ def _carried(request: Any) -> dict[str, str] | None:
     context = request.get("context") if isinstance(request, dict) else None
     if not isinstance(context, Mapping):
         return None
-    found = {key: context.get(key) for key in _CARRIED}
-    return {key: value for key, value in found.items() if isinstance(value, str)}
+    values = {key: context.get(key) for key in _CARRIED}
+    return {key: value for key, value in values.items() if isinstance(value, str)}
 
 
 def _offer(meter: Any, pipeline: headrace.Pipeline) -> None:
@@ -369,8 +369,8 @@ def _make_instrument(meter: Any, name: str, kind: str, text: str) -> None:
             pipeline = reference()
             if pipeline is None:
                 continue
-            for one, _kind, _text, samples in tables(pipeline.stats(), ready=pipeline.ready):
-                if one == name:
+            for table, _kind, _text, samples in tables(pipeline.stats(), ready=pipeline.ready):
+                if table == name:
                     for labels, value in samples:
                         named = {f"headrace.{label}": text for label, text in labels.items()}
                         yield api.Observation(value, {"headrace.pipeline": number, **named})

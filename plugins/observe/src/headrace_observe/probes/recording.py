@@ -183,7 +183,7 @@ def _events(maker: EventMaker, blocks: Sequence[bytes]) -> Iterator[str]:
     ended_at: dict[tuple[str, int, float], float] = {}
     early: dict[tuple[str, int, float], RequestHeard] = {}
     number = 0
-    for note in (one for block in blocks for one in Packed.unpacked(block)):
+    for note in (note for block in blocks for note in Packed.unpacked(block)):
         if isinstance(note[0], str):
             node, identity, arrival, ended, code = note
             if (node, identity, arrival) not in ended_at:

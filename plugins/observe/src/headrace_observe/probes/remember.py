@@ -70,7 +70,7 @@ class Remember:
         remember = memories.get(pipeline)
         if remember is None or not count:
             return None if remember is None else []
-        return [one.to_dict() for one in slowest(remember(_RECENT), count)]
+        return [plan.to_dict() for plan in slowest(remember(_RECENT), count)]
 
     @staticmethod
     def dump(pipeline: headrace.Pipeline, request_id: str | None = None) -> list[str] | None:

@@ -189,12 +189,12 @@ class EventMaker:
         return round((at - self._origin) * 1e9)
 
     def _thread(self, thread: int) -> int:
-        found = self._threads.get(thread)
-        if found is None:
+        track = self._threads.get(thread)
+        if track is None:
             number = len(self._threads) + 1
             name = self._thread_names.get(thread, "thread")
-            found = self._threads[thread] = (number, f"{name} [{number}]")
-        return found[0]
+            track = self._threads[thread] = (number, f"{name} [{number}]")
+        return track[0]
 
     def _device(self, where: str, start: int, end: int) -> int:
         lane = self._devices.setdefault(where, _Lanes()).take(start, end)
@@ -210,9 +210,9 @@ def _slice(
     )
 
 
-def _named(what: str, process: int, track: int, name: str) -> str:
+def _named(kind: str, process: int, track: int, name: str) -> str:
     args = json.dumps({"name": name})
-    return f'{{"ph":"M","name":"{what}_name","pid":{process},"tid":{track},"ts":0,"args":{args}}}'
+    return f'{{"ph":"M","name":"{kind}_name","pid":{process},"tid":{track},"ts":0,"args":{args}}}'
 
 
 def _us(ns: int) -> str:
@@ -224,9 +224,9 @@ _known: dict[str, str] = {}
 
 def _text(text: str) -> str:
     """Return a text as JSON; results are cached, because names of nodes, elements and tracks recur."""
-    found = _known.get(text)
-    if found is None:
+    quoted = _known.get(text)
+    if quoted is None:
         if len(_known) > 10_000:
             _known.clear()
-        found = _known[text] = json.dumps(text)
-    return found
+        quoted = _known[text] = json.dumps(text)
+    return quoted

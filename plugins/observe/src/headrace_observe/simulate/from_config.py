@@ -70,13 +70,14 @@ def simulation_of(
         )
     flows = _by_counts(nodes, times)
     lists = [elements_key(name) for name, node in nodes.items() if node.links.each]
-    kept = {*KEPT, *lists, *set(like[0] if like else ()).intersection(*like)}
-    made: dict[str, Any] = {"global": {"deadlock_after_s": 0, "threads": 1}}
+    keys = {*KEPT, *lists, *set(like[0] if like else ()).intersection(*like)}
+    tables: dict[str, Any] = {"global": {"deadlock_after_s": 0, "threads": 1}}
     if config.files:  # which may have the policies
-        made["import"] = [str(path).replace("${", "$${") for path in config.files]
+        tables["import"] = [str(path).replace("${", "$${") for path in config.files]
     for name, node in nodes.items():
-        made[name] = _stand_in(node, [n for n, other in nodes.items() if name in other.next], kept)
-    return Simulation(made, flows, plan.roots[0], times, seed, wake_s, like)
+        before = [n for n, other in nodes.items() if name in other.next]
+        tables[name] = _stand_in(node, before, keys)
+    return Simulation(tables, flows, plan.roots[0], times, seed, wake_s, like)
 
 
 def foretell(run: Simulation, load: LoadSpec, requests: int, warm_up: int | None = None) -> Point:
@@ -108,7 +109,7 @@ STAND_IN_KEYS = (*_COPIED, *("instance_num", "carries", "min", "max", "next", "o
 """All keys that a stand-in may have beside its backend."""
 
 
-def _stand_in(node: NodePlan, before: Sequence[str], kept: Iterable[str]) -> dict[str, Any]:
+def _stand_in(node: NodePlan, before: Sequence[str], keys: Iterable[str]) -> dict[str, Any]:
     """Return the table of a node with the same keys of batching and queues, whose backend takes the times of batches."""
     table = {key: node.values[key].value for key in _COPIED}
     table = {key: value for key, value in table.items() if value is not None}
@@ -125,7 +126,7 @@ def _stand_in(node: NodePlan, before: Sequence[str], kept: Iterable[str]) -> dic
     if node.links.each:
         table["each"] = f"{elements_key(node.links.name)}:{ELEMENT}"
     if len(before) > 1:  # the branches join
-        table["map"] = {before[0]: {key: key for key in kept}}
+        table["map"] = {before[0]: {key: key for key in keys}}
         table["map"] |= {source: {KEPT[1]: f"{KEPT[1]}_{source}"} for source in before[1:]}
     return table
 
@@ -149,12 +150,12 @@ def _check_like(name: str, policy: BatchPolicy, like: Sequence[Mapping[str, Any]
 
 
 def _refuse(name: str, node: NodePlan, nodes: Mapping[str, NodePlan]) -> None:
-    found = [] if node.init is None else ["init"]
-    found += ["Repost"] if node.links.reposts else []
-    found += [one.name for one in node.tree.walk() if _calls_a_node(one, nodes)]
-    if found:
+    names = [] if node.init is None else ["init"]
+    names += ["Repost"] if node.links.reposts else []
+    names += [el.name for el in node.tree.walk() if _calls_a_node(el, nodes)]
+    if names:
         raise SetupError(
-            f"{' and '.join(dict.fromkeys(found))} cannot be simulated",
+            f"{' and '.join(dict.fromkeys(names))} cannot be simulated",
             node=name,
             hint="The simulation covers nodes with next, map and the keys of batching and queues.",
         )
@@ -222,16 +223,16 @@ def _depends_on_data(node: NodePlan) -> bool:
 
 def _iterates(node: NodePlan) -> Element | None:
     """Return the word with which a node runs requests step by step; None for none."""
-    found = (one for one in node.tree.walk() if one.name.rpartition(":")[2] == "Iterate")
-    return next((one for one in found if one.distribution == "headrace-flow"), None)
+    iterates = (el for el in node.tree.walk() if el.name.rpartition(":")[2] == "Iterate")
+    return next((el for el in iterates if el.distribution == "headrace-flow"), None)
 
 
 def _count(times: Mapping[str, ServiceTimes], name: str) -> int:
     """Return the number of requests (with ``each``: of elements) that a node ran during the measurement."""
-    found = times[name].requests
-    if found is None:
+    count = times[name].requests
+    if count is None:
         raise InputError(
             f"the times do not say how often the node {name!r} runs, on which `or` and `each` depend: "
             "measure them with bench --save-times"
         )
-    return found
+    return count

@@ -39,7 +39,7 @@ _Ms = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
 _Times = Annotated[
     list[_Ms],
     Field(min_length=1),
-    pydantic.BeforeValidator(lambda found: found if isinstance(found, list) else [found]),
+    pydantic.BeforeValidator(lambda times: times if isinstance(times, list) else [times]),
 ]
 
 _PARTS = 200
@@ -235,8 +235,8 @@ def _beside(memory: Memory) -> dict[Visit, int]:
             shared_s[other] += both_s
         running.append(batch)
     return {
-        one: round(both_s / (one.ended - one.started)) if both_s else 0
-        for one, both_s in shared_s.items()
+        visit: round(both_s / (visit.ended - visit.started)) if both_s else 0
+        for visit, both_s in shared_s.items()
     }
 
 

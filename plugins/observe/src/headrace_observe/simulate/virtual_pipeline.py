@@ -322,10 +322,10 @@ class Simulation:
     def _send_all(self, load: Callable[[headrace.Pipeline], Sequence[threading.Thread]]) -> None:
         pipe = headrace.pipe(self.config)
         threads = [*load(pipe)]
-        for one in threads:
-            one.start()
-        for one in threads:
-            one.join()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
         pipe.close(timeout=None)
         self._over = self.now()
 
@@ -384,9 +384,9 @@ class Simulation:
     # The figures.
 
     def _point(self, about: dict[str, Any], warm_up: int) -> Point:
-        seen, end = self.seen, self._last_sent
-        seen.answers.sort(key=lambda answer: answer[0])
-        ended = [at for at, _ in seen.answers]
+        log, end = self.seen, self._last_sent
+        log.answers.sort(key=lambda answer: answer[0])
+        ended = [at for at, _ in log.answers]
         if isinstance(end, Arrival):  # all that came are of interest, also where they are too many
             end = math.nextafter(max([self._over, *ended[-1:]]), math.inf)
         start = ended[warm_up - 1] if 0 < warm_up <= len(ended) else 0.0
@@ -395,16 +395,16 @@ class Simulation:
         if last <= first:  # with so few requests all ended after the last one was sent
             first, last = 0, len(ended)
             start, end = 0.0, ended[-1] if ended else end
-        latencies = array("d", [seconds for _, seconds in seen.answers[first:last]])
+        latencies = array("d", [seconds for _, seconds in log.answers[first:last]])
         window = Window(start, end, latencies)
-        window.failed.update(code for at, code in seen.failed if start <= at <= end)
+        window.failed.update(code for at, code in log.failed if start <= at <= end)
         sizes = {
             name: Counter(size for at, size in batches if start <= at <= end)
-            for name, batches in seen.batches.items()
+            for name, batches in log.batches.items()
         }
         over = max(self._over, self._last_sent)
         busy = {
-            name: round(seen.busy[name] / (over * flow.instance_num), 4) if over else 0.0
+            name: round(log.busy[name] / (over * flow.instance_num), 4) if over else 0.0
             for name, flow in self.flows.items()
         }
         beyond = {n: sorted(t.extrapolated) for n, t in self.times.items() if t.extrapolated}

@@ -55,10 +55,10 @@ class Limit:
 
     def excess(self, figures: dict[str, float | None]) -> float:
         """Return by how much a result misses the limit, as a share of ``value``; 0 if it keeps the limit."""
-        found = figures[self.figure]
-        if found is None:
+        value = figures[self.figure]
+        if value is None:
             return 1e9
-        over = found - self.value if self.below else self.value - found
+        over = value - self.value if self.below else self.value - value
         if over == 0 and not self.equal:
             return _LEAST_EXCESS
         return max(0.0, over / (self.value or 1.0))
@@ -120,7 +120,7 @@ def read_goal(text: str) -> Goal:
     Raises:
         InputError: The text is no goal. The error shows the place, and the known figures.
     """
-    wanted: tuple[str, bool] | None = None
+    target: tuple[str, bool] | None = None
     limits: list[Limit] = []
     start = 0
     for clause in text.split(";"):
@@ -138,14 +138,14 @@ def read_goal(text: str) -> Goal:
         if name not in FIGURES:
             _refuse(text, at, len(name), f"unknown figure {name!r}. {among(name, FIGURES)}")
         if match["of"]:
-            if wanted is not None:
+            if target is not None:
                 _refuse(
                     text,
                     place,
                     len(clause.strip()),
                     "only one figure can be maximized or minimized",
                 )
-            wanted = (name, match["way"] == "max")
+            target = (name, match["way"] == "max")
             continue
         if match["unit"] not in FIGURES[name]:
             units = " or ".join(unit or "none" for unit in FIGURES[name])
@@ -156,14 +156,14 @@ def read_goal(text: str) -> Goal:
         if wrong is not None:
             _refuse(text, at, len(clause.strip()), wrong)
         limits.append(limit)
-    if wanted is None:
+    if target is None:
         _refuse(
             text,
             0,
             len(text),
             "it has no figure to maximize or minimize, as in 'max throughput' or 'min p99'",
         )
-    return Goal(text, *wanted, tuple(limits))
+    return Goal(text, *target, tuple(limits))
 
 
 def _impossible(limit: Limit, before: list[Limit]) -> str | None:
@@ -172,8 +172,8 @@ def _impossible(limit: Limit, before: list[Limit]) -> str | None:
     if name == "failed" and (value > 1 or (value == 1 and (limit.equal or not limit.below))):
         return "failed is a share of the requests, from 0 to 100%"
     if limit.below and not value and (name != "failed" or not limit.equal):
-        said = "write failed <= 0% for none" if name == "failed" else "it is always above 0"
-        return f"{name} cannot be below 0; {said}"
+        hint = "write failed <= 0% for none" if name == "failed" else "it is always above 0"
+        return f"{name} cannot be below 0; {hint}"
     if not limit.below and not value and (name != "failed" or limit.equal):
         return f"every result keeps it: {name} is never below 0"
     for other in before:

@@ -73,7 +73,7 @@ class _Climb:
             if not self._left:
                 return None
             self._left -= 1
-            values = tuple(one.values[k] for one, k in zip(self.space, places, strict=True))
+            values = tuple(choice.values[k] for choice, k in zip(self.space, places, strict=True))
             self.known[places] = self._evaluate(values)
         return self.known[places]
 
@@ -150,8 +150,8 @@ class _Climb:
 
     def _jumps(self, here: Places) -> Iterator[Places]:
         """Give the combinations in which one key is two, four, eight ... values away."""
-        for place, one in enumerate(self.space):
-            for power in range(1, len(one.values).bit_length()):
+        for place, choice in enumerate(self.space):
+            for power in range(1, len(choice.values).bit_length()):
                 for step in (1 << power, -(1 << power)):
                     there = self._moved(here, (place, step))
                     if there is not None:
@@ -179,8 +179,9 @@ def _landmarks(space: Sequence[Dimension]) -> list[Places]:
 
     If there are few trials they are best spent there: throughput rises with both keys until something else limits it.
     """
-    found: dict[Places, None] = {}
+    places: dict[Places, None] = {}
     for keys in ((), ("instance_num",), ("max",), ("instance_num", "max")):
-        values = [one.values[-1] if one.key in keys else one.start for one in space]
-        found[tuple(one.values.index(v) for one, v in zip(space, values, strict=True))] = None
-    return list(found)
+        values = [choice.values[-1] if choice.key in keys else choice.start for choice in space]
+        pairs = zip(space, values, strict=True)
+        places[tuple(choice.values.index(value) for choice, value in pairs)] = None
+    return list(places)

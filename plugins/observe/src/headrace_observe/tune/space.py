@@ -104,7 +104,7 @@ def within(
     Returns:
         The dimensions that are left, and a sentence for each that has lost values.
     """
-    left, said = [], []
+    left, lines = [], []
     for choice in space:
         node = choice.node if choice.key == "max" else None
         most = built[node]["tree"]["range"][1] if node else None
@@ -112,11 +112,11 @@ def within(
         if most is None or numbers[-1] <= most:
             left.append(choice)
             continue
-        kept = tuple(value for value in numbers if value <= most) or (most,)
-        left.append(_near(choice.node, choice.key, kept, choice.start))
+        allowed = tuple(value for value in numbers if value <= most) or (most,)
+        left.append(_near(choice.node, choice.key, allowed, choice.start))
         gone = ", ".join(str(value) for value in numbers if value > most)
-        said.append(f"{choice.name}: {gone} not tried, what is built there takes at most {most}")
-    return left, said
+        lines.append(f"{choice.name}: {gone} not tried, what is built there takes at most {most}")
+    return left, lines
 
 
 def _written(nodes: Mapping[str, Mapping[str, Any]], text: str, threads: int) -> Dimension:
@@ -135,8 +135,8 @@ def _written(nodes: Mapping[str, Mapping[str, Any]], text: str, threads: int) ->
     if not node and len(nodes) == 1:
         (node,) = nodes
     if node not in nodes:
-        what = f"there is no node {node!r}" if node else "of which node?"
-        raise InputError(f"--range {text}: {what}", hint=among(node, nodes))
+        why = f"there is no node {node!r}" if node else "of which node?"
+        raise InputError(f"--range {text}: {why}", hint=among(node, nodes))
     parts = written.split(",")
     numbers = [part for part in parts if key != "instance_num" or part.strip() != AUTO]
     auto = [AUTO] * (len(numbers) < len(parts))
@@ -145,9 +145,9 @@ def _written(nodes: Mapping[str, Mapping[str, Any]], text: str, threads: int) ->
 
 
 def _values(text: str, written: str) -> list[int]:
-    found = _RANGE.match(written.strip())
-    if found is not None:
-        low, high = int(found["low"]), int(found["high"])
+    match = _RANGE.match(written.strip())
+    if match is not None:
+        low, high = int(match["low"]), int(match["high"])
         inside = [value for value in _STEPS if low < value < high]
         if low <= high:
             return [low, *inside, high]
@@ -159,10 +159,10 @@ def _values(text: str, written: str) -> list[int]:
 def _dimension(
     nodes: Mapping[str, Mapping[str, Any]], node: str, key: str, values: Iterable[Value]
 ) -> Dimension:
-    said = nodes[node]["keys"].get(key, {})
-    has = said.get("value")
+    state = nodes[node]["keys"].get(key, {})
+    has = state.get("value")
     if key == "instance_num":
-        has = AUTO if said["origin"] == "default" else has
+        has = AUTO if state["origin"] == "default" else has
         if has == AUTO and AUTO not in (values := [*values]):
             has = nodes[node]["instance_num"]
     elif not has:

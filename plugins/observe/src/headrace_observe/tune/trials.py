@@ -151,7 +151,7 @@ class Trials:
     def named(self, trial: Trial) -> str:
         """Return the values of a trial by name."""
         pairs = zip(self.space, trial.values, strict=True)
-        return ", ".join(f"{one.name}={value}" for one, value in pairs)
+        return ", ".join(f"{choice.name}={value}" for choice, value in pairs)
 
     def to_dict(self, *, interrupted: bool) -> dict[str, Any]:
         """Return everything as plain data for JSON."""

@@ -5,10 +5,13 @@ Source: KServe's documents of its "V1 Protocol", and the REST API of TensorFlow 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace import keys
 from headrace.errors import InputError
+
+if TYPE_CHECKING:
+    from headrace_serve.apis.routes import Answering
 
 __all__ = ["ROUTES", "error_of", "instances_in"]
 
@@ -48,10 +51,10 @@ async def listed(asked: Any) -> Any:
     return {"models": asked.models()}
 
 
-async def predict(asked: Any) -> Any:
+def predict(asked: Any, body: Any) -> Answering:
     """Give the predictions for instances."""
-    name, instances = asked.path["model"], instances_in(await asked.json())
-    return {"predictions": await asked.run(name, await asked.requests(name, instances))}
+    _, results = yield asked.path["model"], instances_in(body)
+    return {"predictions": results}
 
 
 async def ready(asked: Any) -> Any:

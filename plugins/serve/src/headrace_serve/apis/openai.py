@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import codecs
-import logging
 import time
 import uuid
 from functools import partial
@@ -21,6 +20,8 @@ from headrace_serve.apis.scores import classify, floats_of, rerank
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+
+    from headrace_serve.apis.routes import Answering
 
 __all__ = ["ROUTES", "shorter", "vector_of"]
 
@@ -43,9 +44,6 @@ _SPARE: dict[str, tuple[Any, ...] | None] = {
     "tools": ([],),
 }
 """Fields that change no answer here, with the values of which that holds. None: with any."""
-_told: set[str] = set()
-"""Those that the log has named."""
-_logger = logging.getLogger(__name__)
 
 
 async def models(asked: Any) -> Any:
@@ -62,18 +60,18 @@ def _row(name: str) -> dict[str, Any]:
     return {"id": name, "object": "model", "created": 0, "owned_by": "headrace"}
 
 
-async def embeddings(asked: Any) -> Any:
+def embeddings(_: Any, given: Any) -> Answering:
     """Give the vectors of texts, or of lists of tokens: each is a request, and shares batches with all others."""
-    body = await _body(asked)
+    body = _fields(given)
     name, inputs = _name(body), _inputs(body.pop("input", None))
     form, width = body.pop("encoding_format", "float"), body.pop("dimensions", None)
     if form not in ("float", "base64"):
         raise InputError("encoding_format", expected="float or base64", got=repr(form)[:40])
     if width is not None and (type(width) is not int or width < 1):
         raise InputError("dimensions", expected="a number of 1 or more", got=repr(width)[:40])
-    await _leave_out(asked, name, inputs[0], body)
-    requests = await asked.requests(name, [{"data": text} for text in inputs], body)
-    vectors = [vector_of(result, name) for result in await asked.run(name, requests)]
+    values = [{"data": text} for text in inputs]
+    requests, results = yield name, values, body, _spare_in(body)
+    vectors = [vector_of(result, name) for result in results]
     if width is not None:
         vectors = [shorter(vector, width) for vector in vectors]
     rows = [
@@ -137,7 +135,7 @@ def _completions(*, chat: bool) -> Callable[[Any], Any]:
 
     async def completions(asked: Any) -> Any:
         """Complete what the client sends, by a model that gives texts."""
-        body = await _body(asked)
+        body = _fields(await asked.json())
         name, stream = _name(body), _flag(body, "stream")
         usage = _usage_wanted(body.pop("stream_options", {}))
         count = body.pop("n", 1)
@@ -147,8 +145,8 @@ def _completions(*, chat: bool) -> Callable[[Any], Any]:
         given = [_messages(text)] if chat else _prompts(text)
         if stream and len(given) > 1:
             raise InputError("prompt", expected="one text with stream", got=str(len(given)))
-        await _leave_out(asked, name, given[0], body)
-        requests = await asked.requests(name, [{"data": prompt} for prompt in given], body)
+        values = [{"data": prompt} for prompt in given]
+        requests = await asked.requests(name, values, body, _spare_in(body))
         created = int(time.time())  # noqa: TID251 - clients read it as a date
         head = {"id": prefix + uuid.uuid4().hex, "created": created, "model": name}
         if stream:
@@ -276,27 +274,17 @@ def _reader(name: str) -> Callable[..., str]:
     return read
 
 
-async def _leave_out(asked: Any, name: str, data: Any, body: dict[str, Any]) -> None:
-    """Leave out of a body the fields that change no answer, unless the model declares them. The log names each once."""
-    spare = [key for key in body if key in _SPARE and _changes_nothing(body[key], _SPARE[key])]
-    others = {"data": data, **{key: value for key, value in body.items() if key not in spare}}
-    for key in spare:
-        try:
-            await asked.requests(name, [{**others, key: body[key]}])
-        except InputError:
-            del body[key]
-            if key not in _told:
-                _told.add(key)
-                _logger.info("%r is taken, and changes no answer", key)
+def _spare_in(body: dict[str, Any]) -> list[str]:
+    """Return the fields of a body that change no answer, unless the model declares them."""
+    return [key for key in body if key in _SPARE and _changes_nothing(body[key], _SPARE[key])]
 
 
 def _changes_nothing(value: Any, known: tuple[Any, ...] | None) -> bool:
     return known is None or any(type(value) is type(same) and value == same for same in known)
 
 
-async def _body(asked: Any) -> dict[str, Any]:
+def _fields(body: Any) -> dict[str, Any]:
     """Return the fields of a body that are not null."""
-    body = await asked.json()
     if not isinstance(body, dict):
         raise InputError("the body", expected="a JSON object", got=type(body).__name__)
     if "data" in body:  # the key of a request under which the input is

@@ -5,19 +5,24 @@ from __future__ import annotations
 import inspect
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import headrace
 from headrace.errors import ConfigError, Problem, among
 
-__all__ = ["ApiRoute", "routes_of"]
+__all__ = ["Answering", "ApiRoute", "routes_of"]
 
 _PLACE = re.compile(r"(GET|POST) /\S+")
 _OWN = re.compile(r"\w+ /(v2(?!/rerank$)|run|ui|docs|metrics|openapi\.json)(/|$)")
 """Where the server has routes of its own: Cohere's clients have the only other one below ``/v2``."""
 _NAMED = re.compile(r"\{\w+\}")
+
+
+Answering = Generator[tuple[Any, ...], tuple[list[dict[str, Any]], list[Any]], Any]
+"""What the generator of a route is: it yields what to run, is sent the requests as the pipeline has left them and their results,
+and returns the answer."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +31,8 @@ class ApiRoute:
 
     Attributes:
         api: The name of its API.
-        function: Answers what `headrace_serve.http.api_requests.Asked` has.
+        function: Answers what `headrace_serve.http.api_requests.Asked` has: a coroutine, an asynchronous generator of events, or
+            for such a request and its JSON a generator of type `Answering`.
         right: The right that a key must have. None: no key is needed.
         error: Makes the body of a refusal for its status, code and text. None: it is that of every other route.
     """

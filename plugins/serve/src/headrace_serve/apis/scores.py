@@ -13,7 +13,9 @@ import numpy as np
 from headrace.errors import InputError, among
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Generator, Sequence
+
+    from headrace_serve.apis.routes import Answering
 
 __all__ = [
     "classes_of", "classify", "fields_of", "floats_of", "only_model", "relevances_of", "rerank", "texts_of",
@@ -23,15 +25,15 @@ _MOST_CHARACTERS: Final = 1 << 26
 """The most characters of all pairs of one request, each with the query."""
 
 
-async def rerank(asked: Any) -> Any:
+def rerank(_: Any, given: Any) -> Answering:
     """Order documents by how well they answer a query."""
-    body = await fields_of(
-        asked, model=(str, ...), query=(str, ...), documents=(list, ...), top_n=(int, None), return_documents=(bool, False)
+    body = fields_of(
+        given, model=(str, ...), query=(str, ...), documents=(list, ...), top_n=(int, None), return_documents=(bool, False)
     )  # fmt: skip
     name, query, documents = body["model"], body["query"], body["documents"]
     texts = texts_of("documents", [_text_in(document) for document in documents])
     most = _most(body["top_n"], len(texts))
-    scores, tokens = await relevances_of(asked, name, query, texts)
+    scores, tokens = yield from relevances_of(name, query, texts)
     order = sorted(range(len(texts)), key=lambda index: -scores[index])[:most]
     with_text = body["return_documents"]
     rows = [
@@ -43,12 +45,12 @@ async def rerank(asked: Any) -> Any:
     return {**said, "usage": {"prompt_tokens": tokens, "total_tokens": tokens}}
 
 
-async def classify(asked: Any) -> Any:
+def classify(_: Any, given: Any) -> Answering:
     """Give each text its classes, the most likely first."""
-    body = await fields_of(asked, model=(str, ...), input=(None, ...), raw_scores=(bool, False))
-    name, given = body["model"], body["input"]
-    texts = texts_of("input", [given] if isinstance(given, str) else given)
-    rows, tokens = await classes_of(asked, name, texts, raw=body["raw_scores"])
+    body = fields_of(given, model=(str, ...), input=(None, ...), raw_scores=(bool, False))
+    name, texts = body["model"], body["input"]
+    texts = texts_of("input", [texts] if isinstance(texts, str) else texts)
+    rows, tokens = yield from classes_of(name, texts, raw=body["raw_scores"])
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     return {"object": "classify", "data": rows, "model": name, "usage": usage}
 
@@ -56,17 +58,16 @@ async def classify(asked: Any) -> Any:
 _KINDS: Final = {str: "a text", int: "a whole number", bool: "true or false", list: "a list"}
 
 
-async def fields_of(asked: Any, **known: tuple[Any, Any]) -> dict[str, Any]:
+def fields_of(body: Any, **known: tuple[Any, Any]) -> dict[str, Any]:
     """Return the fields of a body, those that it lacks with their defaults.
 
     Args:
-        asked: The request.
+        body: The JSON of the body.
         known: Of each field its type, None for any, and its default. ``...``: it is needed.
 
     Raises:
         InputError: The body has another field, or lacks one, or a value of another type.
     """
-    body = await asked.json()
     if not isinstance(body, dict):
         raise InputError("the body", expected="a JSON object", got=type(body).__name__)
     fields = {name: default for name, (_, default) in known.items()}
@@ -99,9 +100,9 @@ def texts_of(name: str, given: Any) -> list[str]:
     return given
 
 
-async def relevances_of(
-    asked: Any, name: str, query: str, texts: Sequence[str], *, raw: bool = False
-) -> tuple[list[float], int]:
+def relevances_of(
+    name: str, query: str, texts: Sequence[str], *, raw: bool = False
+) -> Generator[Any, Any, tuple[list[float], int]]:
     """Return how well each text answers a query, from 0 to 1 unless ``raw``, and the number of all tokens.
 
     Raises:
@@ -110,7 +111,7 @@ async def relevances_of(
     if (count := len(query) * len(texts) + sum(map(len, texts))) > _MOST_CHARACTERS:
         expected = f"at most {_MOST_CHARACTERS} characters, the query counted for each text"
         raise InputError("the texts", expected=expected, got=str(count))
-    rows, tokens = await _scored(asked, name, [[query, text] for text in texts])
+    rows, tokens = yield from _scored(name, [[query, text] for text in texts])
     if (count := len(rows[0][2])) != 1:
         raise InputError(
             f"model {name!r} ranks no texts", expected="one score", got=f"{count} classes"
@@ -122,11 +123,11 @@ async def relevances_of(
     return relevances, tokens
 
 
-async def classes_of(
-    asked: Any, name: str, inputs: Sequence[Any], *, raw: bool
-) -> tuple[list[list[dict[str, Any]]], int]:
+def classes_of(
+    name: str, inputs: Sequence[Any], *, raw: bool
+) -> Generator[Any, Any, tuple[list[list[dict[str, Any]]], int]]:
     """Return the classes of each text or pair of texts, the most likely first, and the number of all tokens."""
-    rows, tokens = await _scored(asked, name, inputs)
+    rows, tokens = yield from _scored(name, inputs)
     classes = []
     for labels, logits, scores in rows:
         shown = logits if raw and logits is not None else scores
@@ -135,13 +136,13 @@ async def classes_of(
     return classes, tokens
 
 
-async def _scored(
-    asked: Any, name: str, inputs: Sequence[Any]
-) -> tuple[list[tuple[list[str], Any, Any]], int]:
+def _scored(
+    name: str, inputs: Sequence[Any]
+) -> Generator[Any, Any, tuple[list[tuple[list[str], Any, Any]], int]]:
     """Run a request for each text or pair. Return labels, logits and scores of each, and the number of all tokens."""
-    requests = await asked.requests(name, [{"data": text} for text in inputs])
+    requests, results = yield name, [{"data": text} for text in inputs]
     rows = []
-    for request, result in zip(requests, await asked.run(name, requests), strict=True):
+    for request, result in zip(requests, results, strict=True):
         problem = f"model {name!r} gives no scores"
         scores = floats_of(result, problem, "a number for each class")
         labels = request.get("labels") or [f"LABEL_{index}" for index in range(len(scores))]

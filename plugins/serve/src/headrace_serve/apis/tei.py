@@ -5,13 +5,16 @@ Source: the OpenAPI description of Text Embeddings Inference.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from headrace.errors import InputError
 from headrace_serve.apis.openai import shorter, vector_of
 from headrace_serve.apis.scores import classes_of, fields_of, only_model, relevances_of, texts_of
+
+if TYPE_CHECKING:
+    from headrace_serve.apis.routes import Answering
 
 __all__ = ["ROUTES"]
 
@@ -22,16 +25,16 @@ async def health(asked: Any) -> Any:
     return {}
 
 
-async def embed(asked: Any) -> Any:
+def embed(asked: Any, given: Any) -> Answering:
     """Give the vectors of texts."""
-    body, name = await _fields(
-        asked, inputs=(None, ...), normalize=(bool, True), prompt_name=(str, None), dimensions=(int, None)
+    body, name = _fields(
+        asked, given, inputs=(None, ...), normalize=(bool, True), prompt_name=(str, None), dimensions=(int, None)
     )  # fmt: skip
-    given, prompt = body["inputs"], body["prompt_name"]
-    texts = texts_of("inputs", [given] if isinstance(given, str) else given)
+    texts, prompt = body["inputs"], body["prompt_name"]
+    texts = texts_of("inputs", [texts] if isinstance(texts, str) else texts)
     more = {} if prompt is None else {"prompt_name": prompt}
-    requests = await asked.requests(name, [{"data": text, **more} for text in texts])
-    vectors = [vector_of(result, name) for result in await asked.run(name, requests)]
+    _, results = yield name, [{"data": text, **more} for text in texts]
+    vectors = [vector_of(result, name) for result in results]
     if body["dimensions"] is not None:
         vectors = [shorter(vector, body["dimensions"]) for vector in vectors]
     if body["normalize"]:
@@ -39,26 +42,26 @@ async def embed(asked: Any) -> Any:
     return vectors
 
 
-async def rank(asked: Any) -> Any:
+def rank(asked: Any, given: Any) -> Answering:
     """Order texts by how well they answer a query."""
-    body, name = await _fields(
-        asked, query=(str, ...), texts=(list, ...), raw_scores=(bool, False), return_text=(bool, False)
+    body, name = _fields(
+        asked, given, query=(str, ...), texts=(list, ...), raw_scores=(bool, False), return_text=(bool, False)
     )  # fmt: skip
     texts = texts_of("texts", body["texts"])
-    scores, _ = await relevances_of(asked, name, body["query"], texts, raw=body["raw_scores"])
+    scores, _ = yield from relevances_of(name, body["query"], texts, raw=body["raw_scores"])
     rows: list[dict[str, Any]] = [{"index": i, "score": score} for i, score in enumerate(scores)]
     if body["return_text"]:
         rows = [{**row, "text": text} for row, text in zip(rows, texts, strict=True)]
     return sorted(rows, key=lambda row: -row["score"])
 
 
-async def predict(asked: Any) -> Any:
+def predict(asked: Any, given: Any) -> Answering:
     """Give the classes of a text, of two texts, or of each of a list of these in lists."""
-    body, name = await _fields(asked, inputs=(None, ...), raw_scores=(bool, False))
-    given = body["inputs"]
-    several = isinstance(given, list) and any(isinstance(element, list) for element in given)
-    inputs = [_input(element) for element in given] if several else [_input(given)]
-    classes, _ = await classes_of(asked, name, inputs, raw=body["raw_scores"])
+    body, name = _fields(asked, given, inputs=(None, ...), raw_scores=(bool, False))
+    texts = body["inputs"]
+    several = isinstance(texts, list) and any(isinstance(element, list) for element in texts)
+    inputs = [_input(element) for element in texts] if several else [_input(texts)]
+    classes, _ = yield from classes_of(name, inputs, raw=body["raw_scores"])
     return classes if several else classes[0]
 
 
@@ -70,9 +73,9 @@ def _input(given: Any) -> Any:
     return texts[0] if len(texts) == 1 else texts
 
 
-async def _fields(asked: Any, **known: tuple[Any, Any]) -> tuple[dict[str, Any], str]:
+def _fields(asked: Any, given: Any, **known: tuple[Any, Any]) -> tuple[dict[str, Any], str]:
     """Return the fields of a body, and the name of the model, whose tokenizer decides what becomes of long texts."""
-    body = await fields_of(asked, **known, truncate=(bool, None), truncation_direction=(str, None))
+    body = fields_of(given, **known, truncate=(bool, None), truncation_direction=(str, None))
     name = only_model(asked, "Text Embeddings Inference")
     if body["truncation_direction"] not in {None, "Right"}:
         raise InputError("truncation_direction", expected="Right", got=body["truncation_direction"])

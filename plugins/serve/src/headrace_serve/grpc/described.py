@@ -14,6 +14,7 @@ from headrace_serve.models import described
 
 if TYPE_CHECKING:
     from headrace_serve.grpc.calls import Calls
+    from headrace_serve.grpc.context import Context, Method
     from headrace_serve.service import Service
 
 __all__ = ["describing_methods"]
@@ -22,19 +23,19 @@ _OPEN: Final = ("ServerLive", "ServerReady", "ModelReady")
 """Calls that need no key, because orchestrators ask for health, and have none."""
 
 
-def describing_methods(service: Service, calls: Calls) -> dict[str, Any]:
-    """Return the handlers by the names of the calls."""
+def describing_methods(service: Service, calls: Calls) -> dict[str, Method]:
+    """Return the methods by the names of the calls."""
     return {name: _method(name, service, calls, answer) for name, answer in _ANSWERS.items()}
 
 
-def _method(name: str, service: Service, calls: Calls, answer: Any) -> Any:
+def _method(name: str, service: Service, calls: Calls, answer: Any) -> Method:
     asked, answered = message(f"inference.{name}Request"), message(f"inference.{name}Response")
 
-    async def respond(request: Any, context: Any, line: Any) -> bytes:
+    async def respond(request: Any, context: Context, line: Any) -> bytes:
         try:
             fields = answer(service, request)
         except NotBuiltError as error:
-            left_s = context.time_remaining()
+            left_s = context.left_s()
             until_s = None if left_s is None else time.monotonic() + left_s
             await service.updates.wait(error.name, error.version, until_s=until_s)
             fields = answer(service, request)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-import grpc
-
-from headrace.errors import InputError
-from headrace_serve.errors import NotAllowedError, UnknownModelError
+from headrace.errors import HeadraceError
+from headrace_serve.errors import UnknownModelError
 from headrace_serve.grpc.calls import parsed
+from headrace_serve.grpc.context import Method
 from headrace_serve.grpc.messages import message
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from headrace_serve.grpc.calls import Calls
+    from headrace_serve.grpc.context import Context
     from headrace_serve.monitoring.access_log import AccessLine
     from headrace_serve.service import Service
 
@@ -25,10 +25,10 @@ _REQUEST: Final = message("grpc.health.v1.HealthCheckRequest")
 _RESPONSE: Final = message("grpc.health.v1.HealthCheckResponse")
 
 
-def health_methods(service: Service, calls: Calls) -> dict[str, Any]:
-    """Return the handlers: of the server for ``""`` and the protocol's name, else of the model of that name."""
+def health_methods(service: Service, calls: Calls) -> dict[str, Method]:
+    """Return the methods: of the server for ``""`` and the protocol's name, else of the model of that name."""
 
-    async def check(request: Any, context: Any, line: AccessLine) -> bytes:
+    async def check(request: Any, context: Context, line: AccessLine) -> bytes:
         status = _status_of(service, request.service)
         if status == "SERVICE_UNKNOWN":
             # The error does not list the served models, because this call needs no key and would reveal them to
@@ -36,12 +36,16 @@ def health_methods(service: Service, calls: Calls) -> dict[str, Any]:
             raise UnknownModelError(request.service)
         return _encoded(status)
 
-    async def watch(data: bytes, context: Any) -> AsyncIterator[bytes]:
+    async def watch(context: Context) -> AsyncIterator[bytes]:
+        data: bytes | None = None
         try:
             calls.authenticate(context, None)
+            data = await context.read()
             request = parsed(_REQUEST.FromString, data)
-        except (InputError, NotAllowedError) as error:
-            await calls.refuse("HealthWatch", context, error)
+        except HeadraceError as error:
+            raise calls.refused("HealthWatch", context, error) from None
+        finally:
+            calls.release(data)
         sent = None
         while not service.draining:
             now = _status_of(service, request.service)
@@ -54,7 +58,7 @@ def health_methods(service: Service, calls: Calls) -> dict[str, Any]:
 
     return {
         "Check": calls.unary("HealthCheck", _REQUEST.FromString, check, None),
-        "Watch": grpc.unary_stream_rpc_method_handler(watch),
+        "Watch": Method(watch, streams=True),
     }
 
 

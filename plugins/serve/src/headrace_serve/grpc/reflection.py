@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-import grpc
-
-from headrace.errors import InputError
-from headrace_serve.errors import NotAllowedError
+from headrace.errors import HeadraceError
 from headrace_serve.grpc.calls import parsed
+from headrace_serve.grpc.context import STATUSES
 from headrace_serve.grpc.messages import FILES, SERVICES, message
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from headrace_serve.grpc.calls import Calls
+    from headrace_serve.grpc.context import Context
 
 __all__ = ["reflection"]
 
@@ -34,8 +33,8 @@ def _file_with(symbol: str) -> bytes | None:
     return _BY_NAME[_BY_SYMBOL[symbol]] if symbol else None
 
 
-def reflection(package: str, calls: Calls) -> Any:
-    """Return the handler for a stream of questions.
+def reflection(package: str, calls: Calls) -> Callable[[Context], AsyncIterator[bytes]]:
+    """Return what answers a stream of questions.
 
     Args:
         package: The package of one version of the reflection service.
@@ -44,28 +43,40 @@ def reflection(package: str, calls: Calls) -> Any:
     asked = message(f"{package}.ServerReflectionRequest")
     answered = message(f"{package}.ServerReflectionResponse")
 
-    async def respond(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-        async for data in requests:
+    async def respond(context: Context) -> AsyncIterator[bytes]:
+        while True:
+            data: bytes | None = b""
             try:
                 calls.authenticate(context, None)
+                data = await context.read()
+                if data is None:
+                    return
                 request = parsed(asked.FromString, data)
-            except (InputError, NotAllowedError) as error:
-                await calls.refuse("ServerReflectionInfo", context, error)
+            except HeadraceError as error:
+                raise calls.refused("ServerReflectionInfo", context, error) from None
+            finally:
+                calls.release(data)
             response = answered(valid_host=request.host, original_request=request)
-            which = request.WhichOneof("message_request")
-            file = None
-            if which == "list_services":
-                for name in SERVICES:
-                    response.list_services_response.service.add(name=name)
-            elif which == "file_by_filename":
-                file = _BY_NAME.get(request.file_by_filename)
-            elif which == "file_containing_symbol":
-                file = _file_with(request.file_containing_symbol)
-            if file is not None:
-                response.file_descriptor_response.file_descriptor_proto.append(file)
-            elif which != "list_services":
-                response.error_response.error_code = grpc.StatusCode.NOT_FOUND.value[0]
-                response.error_response.error_message = "there is no such file or symbol"
+            _fill(response, request)
             yield response.SerializeToString()
 
     return respond
+
+
+def _fill(response: Any, request: Any) -> None:
+    """Write the answer to one question."""
+    which = request.WhichOneof("message_request")
+    if which == "list_services":
+        for name in SERVICES:
+            response.list_services_response.service.add(name=name)
+        return
+    file = None
+    if which == "file_by_filename":
+        file = _BY_NAME.get(request.file_by_filename)
+    elif which == "file_containing_symbol":
+        file = _file_with(request.file_containing_symbol)
+    if file is not None:
+        response.file_descriptor_response.file_descriptor_proto.append(file)
+        return
+    response.error_response.error_code = STATUSES.index("NOT_FOUND")
+    response.error_response.error_message = "there is no such file or symbol"

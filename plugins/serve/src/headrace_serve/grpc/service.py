@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-import grpc
-
 from headrace_serve.errors import unsupported
 from headrace_serve.grpc.calls import Calls
+from headrace_serve.grpc.context import Method
 from headrace_serve.grpc.described import describing_methods
 from headrace_serve.grpc.extensions import extension_methods
 from headrace_serve.grpc.front import Front
@@ -19,7 +18,7 @@ from headrace_serve.grpc.tensors import read_message
 if TYPE_CHECKING:
     from headrace_serve.service import Service
 
-__all__ = ["add_services"]
+__all__ = ["methods_of"]
 
 _INFERENCE: Final = "inference.GRPCInferenceService"
 _REGIONS: Final = [
@@ -30,27 +29,25 @@ _REGIONS: Final = [
 _UNSUPPORTED: Final = (*_REGIONS, "TraceSetting", "LogSettings")
 
 
-def add_services(server: Any, service: Service) -> None:
-    """Add the services of the protocol, of health and of reflection to a ``grpc.aio`` server."""
+def methods_of(service: Service) -> dict[str, dict[str, Method]]:
+    """Return the methods of the protocol, of health and of reflection, by the names of their services and their own."""
     calls = Calls(service)
     front = Front(service)
     methods = describing_methods(service, calls)
     methods["ModelInfer"] = calls.unary(
         "ModelInfer", read_message, front.infer, "infer", first=service.check_room
     )
-    methods["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
-        stream_of_inferences(front, calls, service)
-    )
+    streamed = stream_of_inferences(front, calls, service)
+    methods["ModelStreamInfer"] = Method(streamed, streams=True)
     for name in _UNSUPPORTED:
         methods[name] = calls.unary(name, bytes, _unsupported(name))
     methods.update(extension_methods(service, calls))
     named = {_INFERENCE: methods, "grpc.health.v1.Health": health_methods(service, calls)}
     for version in ("v1", "v1alpha"):
         package = f"grpc.reflection.{version}"
-        info = grpc.stream_stream_rpc_method_handler(reflection(package, calls))
+        info = Method(reflection(package, calls), streams=True)
         named[f"{package}.ServerReflection"] = {"ServerReflectionInfo": info}
-    handlers = [grpc.method_handlers_generic_handler(*each) for each in named.items()]
-    server.add_generic_rpc_handlers(tuple(handlers))
+    return named
 
 
 def _unsupported(name: str) -> Any:

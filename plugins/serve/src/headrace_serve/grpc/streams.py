@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.errors import HeadraceError
 from headrace_serve.errors import NotAllowedError, UnauthenticatedError, UnavailableError
 from headrace_serve.grpc.calls import parsed
 from headrace_serve.grpc.messages import message
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 
     from headrace_serve.grpc.calls import Calls
+    from headrace_serve.grpc.context import Context
     from headrace_serve.grpc.front import Front
     from headrace_serve.grpc.tensors import Received
     from headrace_serve.models.model import Model
@@ -41,23 +44,29 @@ _IS_FINAL: Final = "triton_final_response"
 
 def stream_of_inferences(
     front: Front, calls: Calls, service: Service
-) -> Callable[[AsyncIterator[bytes], Any], AsyncIterator[bytes]]:
-    """Return what answers ModelStreamInfer, for the requests of a call and its context."""
+) -> Callable[[Context], AsyncIterator[bytes]]:
+    """Return what answers ModelStreamInfer, for the context of a call."""
 
-    async def stream(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+    async def stream(context: Context) -> AsyncIterator[bytes]:
         try:
             calls.authenticate(context, "infer")
         except (NotAllowedError, UnauthenticatedError) as error:
-            await calls.refuse("ModelStreamInfer", context, error)
+            raise calls.refused("ModelStreamInfer", context, error) from None
         call = _Stream(front, calls, service, context)
-        async with contextlib.aclosing(call.answers(requests)) as answers:
+        async with contextlib.aclosing(call.answers()) as answers:
             async for answer in answers:
                 yield answer
         if service.draining:
             why = UnavailableError("the server is shutting down")
-            await calls.refuse("ModelStreamInfer", context, why)
+            raise calls.refused("ModelStreamInfer", context, why)
 
     return stream
+
+
+def _read(error: Exception | None, data: bytes) -> Received:
+    if error is not None:
+        raise error
+    return read_message(data)
 
 
 class _Stream:
@@ -70,7 +79,7 @@ class _Stream:
         context: That of the call.
     """
 
-    def __init__(self, front: Front, calls: Calls, service: Service, context: Any) -> None:
+    def __init__(self, front: Front, calls: Calls, service: Service, context: Context) -> None:
         self._front, self._calls, self._service = front, calls, service
         self._context = context
         self._unsent_bytes, self._is_over = 0, False
@@ -80,9 +89,9 @@ class _Stream:
         self._taken = asyncio.Event()
         self._in_parts: set[asyncio.Task[Any]] = set()
 
-    async def answers(self, requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
+    async def answers(self) -> AsyncGenerator[bytes]:
         """Give the responses; who closes this cancels the requests."""
-        reader = asyncio.create_task(self._read(requests))
+        reader = asyncio.create_task(self._read())
         ender = asyncio.create_task(self._end(reader))
         try:
             while (response := await self._responses.get()) is not None:
@@ -105,9 +114,16 @@ class _Stream:
             self._service.unsent_bytes += size
             self._unsent_bytes += size
 
-    async def _read(self, requests: AsyncIterator[bytes]) -> None:
+    async def _read(self) -> None:
         try:
-            async for data in requests:
+            while True:
+                try:
+                    data = await self._context.read()
+                except HeadraceError as error:
+                    await self._responses.put(self._begin(self._answer(b"", error)))
+                    continue
+                if data is None:
+                    break
                 await self._responses.put(self._begin(self._answer(data)))
                 while len(self._in_parts) >= _STREAMED:
                     await asyncio.wait(self._in_parts, return_when=asyncio.FIRST_COMPLETED)
@@ -133,8 +149,12 @@ class _Stream:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _answer(self, data: bytes) -> bytes:
+    async def _answer(self, data: bytes, error: Exception | None = None) -> bytes:
         """Answer one request. An error becomes an answer, and the stream goes on.
+
+        Args:
+            data: The message, whose bytes are held.
+            error: Why there is none.
 
         Returns:
             The response. ``b""`` for a decoupled model, whose responses `_answer_in_parts` gives.
@@ -143,27 +163,29 @@ class _Stream:
         line.peer = self._context.peer
         line.received(len(data))
         request: Any = None
-        response = b""
+        response, price = b"", 0
         in_parts = False
         try:
-            self._calls.check_size(data)
-            request = parsed(read_message, data)
-            line.key = self._calls.check_key(self._context, "infer", request)
             self._service.check_unsent()
+            price = await self._calls.price(data)
+            request = parsed(partial(_read, error), data)
+            line.key = self._calls.check_key(self._context, "infer", request)
             model = await self._model_of(request, line)
             in_parts = model.decoupled
             if in_parts:
                 task = self._begin(self._answer_in_parts(request, line))
+                task.add_done_callback(lambda _: self._calls.release(data, price))
                 self._in_parts.add(task)
                 task.add_done_callback(self._in_parts.discard)
                 return b""
             answer = await self._front.infer_with(model, request, self._context, line)
             line.answered("OK")
             response = as_streamed(answer)
-        except Exception as error:  # noqa: BLE001 - every error is an answer
-            response = self._failed(error, request, line)
+        except Exception as raised:  # noqa: BLE001 - every error is an answer
+            response = self._failed(raised, request, line)
         finally:
             if not in_parts:
+                self._calls.release(data, price)
                 line.sent_bytes = len(response)
                 self._count_unsent(len(response))
                 self._ended(line, request)

@@ -1,4 +1,4 @@
-"""One request on an HTTP connection, as uvicorn has it, and the answers that the connection gives itself."""
+"""One request on an HTTP connection, its answer as bytes, and the answers that the connection gives itself."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ import asyncio
 import time
 from email.utils import formatdate
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from headrace_formats.page import guarded
 from headrace_serve.errors import error_json
+from headrace_serve.http.exchange import Exchange, head_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
 
-    from uvicorn._types import ASGISendEvent
-
-    from headrace_serve.inference.steps import Steps
+    from headrace_serve.http.plans import Head
 
 __all__ = ["Cycle", "date", "date_line", "refusal_bytes"]
 
@@ -59,74 +58,34 @@ def refusal_bytes(status: int, text: str, code: str) -> tuple[bytes, bytes]:
     return STATUS_LINE[status] + "".join(f"{k}: {v}\r\n" for k, v in lines).encode() + b"\r\n", body
 
 
-class _Rest:
-    """The connection of an answer whose first bytes are sent: it leaves them out of the next ones."""
-
-    def __init__(self, cycle: Cycle, sent: int) -> None:
-        self._cycle, self._transport, self._sent = cycle, cycle.transport, sent
-
-    def write(self, data: bytes) -> None:
-        self._cycle.transport = self._transport
-        self._transport.write(data[self._sent :])
-
-
-class Cycle(RequestResponseCycle):
+class Cycle(Exchange):
     """A request on a connection, and its answer. A connection that ends with the answer stays open while the client sends the rest of a body.
 
     To close it with unread bytes would reset it, and the client would lose the answer.
 
     Attributes:
-        plan, varying: What its head means, and the headers beside that.
-        peer: The address of the client.
-        pieces: What has come of its body, and was not taken.
-        size: How many bytes these have.
-        more_body: Whether more of the body is to come.
-        wanted: So many bytes of the body who answers has room for, and waits for. 0: for any.
-        task: What answers it.
-        has_ended: Whether the client has ended its side of the connection. It may still wait for the answer.
-        on_ended: Called then.
-        is_in_parts: Whether the answer comes in parts, which the account of memory counts by themselves.
-        is_watched: Whether the task is cancelled when the client goes away.
-        refusal: Status, code and bytes of an answer that the connection has given itself. None for none.
+        keep_alive: Whether the connection goes on after the answer.
+        waiting_for_100_continue: Whether the client sends the body once it is told to.
+        response_started, response_complete: Whether the answer has begun, and whether it has ended.
+        call: What runs in the pipeline for it. None for nothing, or where a task awaits it.
     """
 
-    access_log = response_started = response_complete = disconnected = is_watched = False
-    has_ended = is_in_parts = False
-    on_ended: Callable[[], object] | None = None
-    task: Steps | None = None
-    access_logger: Any = None
-    more_body = True
-    chunked_encoding = None
-    expected_content_length = size = wanted = 0
-    refusal: tuple[str, str, int] | None = None
-    _sends = False
+    response_started = response_complete = False
+    call: Any = None
+    _is_chunked = _stays = False
     _sent = 0
     _waiter: asyncio.Future[None] | None = None
 
-    def __init__(  # no call of uvicorn's, which would make an event and more
-        self,
-        connection: Any,
-        plan: Any,
-        varying: dict[bytes, bytes],
-        *,
-        keep_alive: bool,
-        expects: bool,
-    ) -> None:
-        self.plan, self.varying, self.peer = plan, varying, connection.client
-        self.scope, self.transport, self.flow = plan.scope, connection.transport, connection.flow
-        self.logger, self.on_response = connection.logger, connection.on_response_complete
+    def __init__(self, connection: Any, head: Head, *, keep_alive: bool, expects: bool) -> None:
+        self.service, self.plan, self.varying = connection.service, head.plan, head.varying
+        self.connection, self.peer = connection, connection.client
         self.keep_alive, self.waiting_for_100_continue = keep_alive, expects
-        self.pieces: list[bytes] = []
+        self.pieces = []
 
     @property
-    def message_event(self) -> Any:  # type: ignore[override]
-        """What uvicorn sets where something has come, or the answer has ended."""
+    def message_event(self) -> Cycle:
+        """What uvicorn's protocol sets where the connection has ended."""
         return self
-
-    @property
-    def default_headers(self) -> Any:  # type: ignore[override]
-        """The headers that every answer has."""
-        return [(b"date", date().encode())]
 
     def set(self) -> None:
         """Wake who waits for the body, as uvicorn's event would."""
@@ -139,14 +98,15 @@ class Cycle(RequestResponseCycle):
         self.pieces.append(piece)
         self.size += len(piece)
         if not self.wanted and self.size > HIGH_WATER_LIMIT:
-            self.flow.pause_reading()
+            self.connection.flow.pause_reading()
         if self._waiter is not None and self.size >= self.wanted:
             self.set()
 
     async def more(self) -> None:
         """Wait for what is wanted of the body, or its end; see `disconnected`."""
-        if self.waiting_for_100_continue and not self.transport.is_closing():
-            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        transport = self.connection.transport
+        if self.waiting_for_100_continue and not transport.is_closing():
+            transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self.waiting_for_100_continue = False
         least = max(1, self.wanted)
         while (
@@ -154,7 +114,7 @@ class Cycle(RequestResponseCycle):
             and self.size < least
             and not (self.disconnected or self.response_complete)
         ):
-            self.flow.resume_reading()
+            self.connection.flow.resume_reading()
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
 
@@ -162,29 +122,32 @@ class Cycle(RequestResponseCycle):
         """Note that the connection has ended before its answer has."""
         self.disconnected = True
         self.set()
-        if self.is_watched and self.task is not None:
-            self.task.cancel()
+        if self.is_watched:
+            (self if self.task is None else self.task).cancel()
+
+    def cancel(self) -> None:
+        """Give up what runs in the pipeline: the client has gone, or the server ends."""
+        call, self.call = self.call, None
+        if call is not None:
+            error = asyncio.CancelledError()
+            error.abandoned = call.cancel()  # type: ignore[attr-defined]
+            self.plan.route.fail(self, error)
 
     def abort(self) -> None:
         """End the connection, because the answer cannot be sent."""
-        self.transport.abort()
+        self.connection.transport.abort()
 
-    def answer(self, head: bytes, parts: list[bytes | memoryview]) -> bool:
-        """Send a whole answer at once. False where the messages of `send` are needed, which know more cases.
-
-        Args:
-            head: Status line and headers, with the length of the body, but those that every answer has.
-            parts: The body.
-        """
+    def answer(self, head: bytes, parts: Sequence[bytes | memoryview]) -> bool:
+        """Send a whole answer at once, on a connection that goes on; see `Exchange.answer`."""
         plain = self.keep_alive and not (self.response_started or self.more_body or self._sent)
-        if not plain or self.disconnected or self.flow.write_paused:
+        if not plain or self.disconnected or self.connection.flow.write_paused:
             return False
-        if self.scope["http_version"] != "1.1" or self.scope["method"] == "HEAD":
+        if not self.plan.is_plain:
             return False
         self.response_started = self.response_complete = True
         line = _line[1] if _line[0] == time.time_ns() // 1_000_000_000 else date_line()
-        self.transport.write(b"".join([head, line, *parts]))
-        self.on_response()
+        self.connection.transport.write(b"".join([head, line, *parts]))
+        self.connection.on_response_complete()
         return True
 
     def probe(self, wait_s: float = 0.05) -> None:
@@ -199,26 +162,53 @@ class Cycle(RequestResponseCycle):
         if self.response_started or self.disconnected or self._sent == len(_BEGINS):
             return
         self.waiting_for_100_continue = False
-        self.transport.write(_BEGINS[self._sent : self._sent + 1])
+        self.connection.transport.write(_BEGINS[self._sent : self._sent + 1])
         self._sent += 1
         asyncio.get_running_loop().call_later(wait_s, self.probe, 2 * wait_s)
 
-    async def send(self, message: ASGISendEvent) -> None:
-        """Send a message of the application."""
-        if self.scope["http_version"] == "1.0":  # has no chunks: it ends with the connection
-            self.chunked_encoding = False
-            self.expected_content_length = len(cast("Any", message.get("body", b"")))
-        if not self.response_started:
-            if self._sent:
-                self.transport = cast("Any", _Rest(self, self._sent))
-            self._sends = self.more_body and not self.waiting_for_100_continue
-        if not self.response_started or self.keep_alive or not (self._sends and self.more_body):
-            await super().send(message)
+    async def start(self, status: int, headers: dict[str, str]) -> None:
+        """Send the head of an answer.
+
+        Raises:
+            ValueError: A header cannot be sent.
+        """
+        if not await self._is_writable():
             return
-        self.keep_alive = True  # else uvicorn closes
-        try:
-            await super().send(message)
-        finally:
-            self.keep_alive = False
-        if self.response_complete and not self.more_body:  # the rest came meanwhile
-            self.transport.close()
+        self._stays = self.more_body and not self.waiting_for_100_continue
+        self.response_started, self.waiting_for_100_continue = True, False
+        lines = {"date": date(), **headers}
+        if not self.keep_alive:
+            lines["connection"] = "close"
+        if "content-length" not in headers and self.plan.is_plain and status not in (204, 304):
+            self._is_chunked = True
+            lines["transfer-encoding"] = "chunked"
+        text = head_text(lines)
+        if text is None:
+            raise ValueError(f"a header of {headers} cannot be sent")
+        head = STATUS_LINE[status] + text + b"\r\n"
+        self.connection.transport.write(head[self._sent :])
+
+    async def write(self, data: bytes, *, more: bool) -> None:
+        """Send a part of the body, which closes the connection behind the last where that is all."""
+        if not await self._is_writable():
+            return
+        if self._is_chunked:
+            data = b"%x\r\n%b\r\n" % (len(data), data) if data else b""
+            data += b"" if more else b"0\r\n\r\n"
+        transport = self.connection.transport
+        if data and self.scope["method"] != "HEAD":
+            transport.write(data)
+        if more:
+            return
+        self.response_complete = True
+        self.set()
+        if not self.keep_alive and not (self._stays and self.more_body):
+            transport.close()
+        self.connection.on_response_complete()
+
+    async def _is_writable(self) -> bool:
+        """Wait until the client has room for more. False where it has gone."""
+        flow = self.connection.flow
+        if flow.write_paused and not self.disconnected:
+            await flow.drain()
+        return not self.disconnected

@@ -60,7 +60,7 @@ async def send_events(
     try:
         await exchange.while_connected(_send_all(sender, events))
     except DisconnectedError:
-        exchange.line.status = ""
+        exchange.status = ""
         raise
     except (Exception, asyncio.CancelledError) as error:
         if not sender.begun:
@@ -103,15 +103,15 @@ class _Sender:
             self._last_s = self._loop.time()
             if not self.begun:
                 self.begun = True
-                exchange.wire.is_in_parts = True
-                exchange.line.answered("200")
+                exchange.is_in_parts = True
+                exchange.answered("200")
                 await exchange.send_head(200, f"{EVENTS}; charset=utf-8", {})
-                exchange.wire.on_ended = self._ended.set
-                if exchange.wire.has_ended:
+                exchange.on_ended = self._ended.set
+                if exchange.has_ended:
                     self._ended.set()
             if data:
-                exchange.line.sent_bytes += len(data)
-                await exchange.send({"type": "http.response.body", "body": data, "more_body": True})
+                exchange.sent_bytes += len(data)
+                await exchange.write(data, more=True)
 
     async def comment(self) -> None:
         """Send a comment whenever nothing was sent for `SILENCE_S` seconds, until this is cancelled.
@@ -136,4 +136,4 @@ class _Sender:
     async def end(self) -> None:
         """End the answer."""
         async with self._turn:
-            await self._exchange.send({"type": "http.response.body", "body": b""})
+            await self._exchange.write(b"", more=False)

@@ -8,6 +8,7 @@ import contextlib
 import logging
 import time
 from functools import lru_cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
@@ -15,6 +16,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from headrace.errors import HeadraceError
 from headrace_formats.page import guarded
+from headrace_serve.admission.codings import WINDOWS, codings_of, pack, unpack
 from headrace_serve.client_input import loads
 from headrace_serve.errors import (
     BodyTooLargeError,
@@ -26,23 +28,22 @@ from headrace_serve.errors import (
     error_json,
     refusal,
 )
-from headrace_serve.http.codings import WINDOWS, coding_for, codings_of, pack, unpack
 from headrace_serve.inference.parameters import TRACED
 from headrace_serve.monitoring.access_log import AccessLine, request_id_of
 from headrace_serve.monitoring.access_log import logger as access_log
 from headrace_serve.monitoring.observe_probes import server_timing, times_for
-from headrace_serve.threads import Pool, call_by_size
+from headrace_serve.threads import MANY, Pool, call_by_size
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from starlette.types import Message, Receive, Scope, Send
 
-    from headrace_serve.http.plans import Plan
+    from headrace_serve.http.plans import Head, Plan
     from headrace_serve.models.model import Model
     from headrace_serve.service import Service
 
-__all__ = ["Exchange", "Reply", "Wire", "error_body"]
+__all__ = ["SMALL_JSON_BYTES", "Exchange", "Reply", "Wire", "error_body", "head_text"]
 
 T = TypeVar("T")
 
@@ -61,11 +62,13 @@ _ELEMENT_BYTES = 16
 _COUNTED_BYTES = 256
 """In as many bytes separators are counted while one element of BYTES is read."""
 
+SMALL_JSON_BYTES = _ELEMENT_BYTES * MANY
+"""Longer JSON is read in another thread."""
+
 _WORTH_BYTES = 1024
 _MOST_PIECES = 256
 _LARGE_BYTES = 64 << 10
 """Smaller answers are sent whatever waits for clients already."""
-_CODED = frozenset((b"content-encoding", b"transfer-encoding"))
 _REQUEST_ID = b"x-request-id"
 _TIMING = b"x-timing"
 
@@ -77,17 +80,23 @@ def _separators_in(text: bytes) -> int:
 
 @lru_cache(maxsize=256)
 def _head(
-    status: int, content_type: str, length: int, compressible: bool, *headers: tuple[str, str]
+    status: int, content_type: str, compressible: bool, *headers: tuple[str, str]
 ) -> bytes | None:
-    """Return status line and headers of an answer as they are sent, None where one cannot be."""
+    """Return status line and headers of an answer as they are sent before the number of its bytes, None where one cannot be."""
     given = {name.lower(): value for name, value in headers}
-    lines = guarded({**given, "content-type": content_type, "content-length": str(length)})
+    lines = guarded({**given, "content-type": content_type})
     if compressible:
         lines["vary"] = "Accept-Encoding" + (f", {given['vary']}" if "vary" in given else "")
+    text = head_text(lines)
+    return None if text is None else STATUS_LINE[status] + text + b"content-length: "
+
+
+def head_text(lines: Mapping[str, str]) -> bytes | None:
+    """Return headers as they are sent, None where one has a character that would begin another."""
     text = "".join([f"{name.lower()}: {value}\r\n" for name, value in lines.items()])
     if len(text.split("\n")) != len(lines) + 1 or text.count("\r") != len(lines) or "\0" in text:
         return None
-    return STATUS_LINE[status] + text.encode("latin-1")
+    return text.encode("latin-1")
 
 
 class Reply:
@@ -147,106 +156,84 @@ def error_body(why: Refusal, identifier: str) -> bytes:
     return error_json(why.text, why.code, why.node, identifier)
 
 
-class Wire:
-    """What carries a request in another server's application. In our own it is a `headrace_serve.http.cycle.Cycle`.
+class Exchange(AccessLine):
+    """A request of HTTP that is being answered: all that is known of it, from its head to the last byte of its answer.
 
-    Attributes:
-        plan, varying, pieces, more_body, wanted, refusal: As a `Cycle` has them.
-        has_ended, on_ended, is_in_parts: The same. The other server tells no end of the client's side of the connection.
-    """
-
-    refusal: tuple[str, str, int] | None = None
-    wanted = size = 0
-    disconnected = has_ended = is_in_parts = False
-    on_ended: Callable[[], object] | None = None
-    more_body = True
-
-    def __init__(
-        self, plan: Plan, varying: dict[bytes, bytes], scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        self.plan, self.varying, self.peer = plan, varying, scope.get("client")
-        self._receive, self.send = receive, send
-        self.pieces: list[bytes] = []
-        self._watcher: asyncio.Task[None] | None = None
-
-    async def more(self) -> None:
-        """Wait for a piece of the body, or its end."""
-        message: Message = await self._receive()
-        if message["type"] == "http.disconnect":
-            self.disconnected = True
-        elif piece := message.get("body", b""):
-            self.pieces.append(piece)
-        self.more_body = bool(message.get("more_body", False))
-
-    @property
-    def is_watched(self) -> bool:
-        """Whether the task that answers is cancelled when the client goes away."""
-        return self._watcher is not None
-
-    @is_watched.setter
-    def is_watched(self, is_watched: bool) -> None:
-        if self._watcher is not None:
-            self._watcher.cancel()
-        self._watcher = (
-            asyncio.create_task(self._watch(asyncio.current_task())) if is_watched else None
-        )
-
-    async def _watch(self, task: Any) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        self.disconnected = True
-        task.cancel()
-
-    def abort(self) -> None:
-        """Leave it to the server, which sees an answer without an end."""
-
-    def answer(self, head: bytes, parts: list[bytes | memoryview]) -> bool:
-        """Send nothing: messages of ASGI are needed."""
-        return False
-
-
-class Exchange:
-    """A request of HTTP that is being answered.
+    What carries it is a subclass: `headrace_serve.http.cycle.Cycle` on a connection of ours, `Wire` in another server's
+    application.
 
     Attributes:
         service: The service that answers.
         plan: What the head of the request means.
-        scope: The scope of ASGI for such a head.
-        path: The values of the names in the path.
+        varying: The headers that differ for each request with such a head.
         identifier: The id of the request, ``""`` until the body is read.
-        request_id: What the client has sent as ``X-Request-Id``, which the answer repeats. ``""`` without it.
+        header_id: What the client has sent as ``X-Request-Id``, which the answer repeats. ``""`` without it.
         model: The model that the request is for, None until the path is read.
         limits: The limits of the server, and those of the model where they are smaller.
-        line: The line of the access log.
-        wire: Brings its bytes, and carries the answer.
-        send: Sends a message of ASGI.
+        parameters: Those of the request, where it is one of the pipeline.
+        form: What it shares with an earlier request, as its route keeps it.
+        document: The JSON of its body, where that was read before what answers it. None: it was not.
+        pieces, size: What has come of its body, and was not taken; so many bytes.
+        more_body: Whether more of the body is to come.
+        wanted: So many bytes of the body who answers has room for, and waits for. 0: for any.
+        task: What answers it. None before the first wait.
+        disconnected: Whether the client has gone.
+        has_ended: Whether the client has ended its side of the connection. It may still wait for the answer.
+        on_ended: Called then.
+        is_in_parts: Whether the answer comes in parts, which the account of memory counts by themselves.
+        is_watched: Whether what answers is cancelled when the client goes away.
+        refusal: Status, code and bytes of an answer that the connection has given itself. None for none.
     """
 
-    identifier = request_id = ""
+    service: Service
+    plan: Plan
+    varying: dict[bytes, bytes]
+    identifier = header_id = ""
+    began_s = 0.0
+    began_ns = size = wanted = 0
     model: Any = None
+    task: Any = None
+    form: Any = None
+    document: Any = None
+    parameters: Mapping[str, Any] = MappingProxyType({})
+    refusal: tuple[str, str, int] | None = None
+    on_ended: Callable[[], object] | None = None
+    more_body = True
+    disconnected = has_ended = is_in_parts = is_watched = False
+    pieces: list[bytes]
     _held = 0
     _admitted: Model | None = None
     _received = False
 
-    def __init__(self, service: Service, wire: Any) -> None:
-        plan = wire.plan
-        counters, began_s = service.counters, time.monotonic()
+    def begin(self, service: Service, plan: Plan) -> None:
+        """Note that the request is answered from now on."""
+        counters = service.counters
+        self.route, self.limits = plan.route.name, service.limits
+        self.began_s = counters.began_s["http"] = time.monotonic()
         counters.in_flight["http"] += 1  # as `Counters.begin`, for each request
-        counters.began_s["http"] = began_s
-        self.line = AccessLine(plan.route.name, began_s)
-        self.service, self.plan, self.wire = service, plan, wire
-        self.scope, self.path, self.send = plan.scope, plan.path, wire.send
-        self._headers: dict[bytes, bytes] = {**plan.headers, **wire.varying}
-        self.line.peer = wire.peer
-        self.limits = service.limits
         if plan.without_body:
-            self.line.nothing_to_receive()
-        if _REQUEST_ID in wire.varying:
-            self.line.request_id = self.request_id = request_id_of(self.header(_REQUEST_ID))
+            self.nothing_to_receive()
+        if _REQUEST_ID in self.varying:
+            self.request_id = self.header_id = request_id_of(self.header(_REQUEST_ID))
+
+    @property
+    def scope(self) -> Any:
+        """The scope of ASGI for such a head."""
+        return self.plan.scope
+
+    @property
+    def path(self) -> Mapping[str, str]:
+        """The values of the names in the path."""
+        return self.plan.path
+
+    @property
+    def _headers(self) -> dict[bytes, bytes]:
+        return {**self.plan.headers, **self.varying}
 
     def header(self, name: bytes) -> str:
         """Return the value of a header, by its name in lower case: several lines are one list. ``""`` where there is none."""
-        return self._headers.get(name, b"").decode("latin-1")
+        value = self.varying.get(name)
+        return (self.plan.headers.get(name, b"") if value is None else value).decode("latin-1")
 
     @property
     def headers(self) -> dict[str, str]:
@@ -256,7 +243,7 @@ class Exchange:
     @property
     def traced(self) -> dict[str, str]:
         """The headers that say to which trace the request belongs."""
-        varying = self.wire.varying
+        varying = self.varying
         if TRACED.isdisjoint(varying):
             return {}
         return {k.decode(): varying[k].decode("latin-1") for k in TRACED if k in varying}
@@ -277,15 +264,19 @@ class Exchange:
             self.service.check_unsent()
         if model.limits:
             self.limits = self.service.limits.narrowed(model.limits)
-        if _TIMING in self.wire.varying:
-            self.line.timing = times_for(model, self.service.keys, self.headers)
+        if _TIMING in self.varying:
+            self.timing = times_for(model, self.service.keys, self.headers)
         if model.inside >= model.queue_size:
             self.service.check_queue(model)
-        model.inside += 1
         model.receiving += not self._received
-        model.use.last_use = self.line.began_s
-        self._admitted = model
+        self.take_place(model)
         return model
+
+    def take_place(self, model: Model) -> None:
+        """Take a place in the queue of a model, which has room. The body was received, or ``receiving`` counts it."""
+        model.inside += 1
+        model.use.last_use = self.began_s
+        self._admitted = model
 
     def give_place_back(self) -> None:
         """Give the place in the queue of a model back, if there is one."""
@@ -327,31 +318,36 @@ class Exchange:
         """
         self._held = self.service.hold(self._held, more)
 
-    async def json_body(self) -> bytes:
-        """Receive a body that is JSON; the errors are those of `body`."""
-        body = self.whole(self.limits.max_json_bytes)
-        return await self.body(self.limits.max_json_bytes) if body is None else body
-
     async def parsed(self, text: bytes, read: Callable[[bytes], T] = loads) -> T:
+        """Parse JSON as `parsed_now` does, a large text in another thread."""
+        if len(text) <= SMALL_JSON_BYTES:
+            return self.parsed_now(text, read)
+        size, separators = len(text), 0
+        if size <= self.limits.max_json_bytes:
+            separators = await call_by_size(size // _COUNTED_BYTES, _separators_in, text)
+        self._hold_objects(size, separators)
+        return await call_by_size(size // _ELEMENT_BYTES, read, text.removeprefix(codecs.BOM_UTF8))
+
+    def parsed_now(self, text: bytes, read: Callable[[bytes], T] = loads) -> T:
         """Parse JSON, whose objects count against `Limits.max_inflight_bytes` until the end of the request.
 
         A small text may become many objects, and parsing keeps all other Python code waiting. So it is priced before.
 
         Args:
             text: The text.
-            read: Parses it. A large one in another thread.
+            read: Parses it.
 
         Raises:
             BodyTooLargeError: The text is too large, or would become too many objects.
             OverloadedError: The bodies in flight would have too many bytes.
             InputError: The text is no JSON.
         """
-        most = self.limits.max_json_bytes
         text = text.removeprefix(codecs.BOM_UTF8)
-        size = len(text)
-        separators = 0
-        if size <= most:
-            separators = await call_by_size(size // _COUNTED_BYTES, _separators_in, text)
+        self._hold_objects(len(text), _separators_in(text))
+        return read(text)
+
+    def _hold_objects(self, size: int, separators: int) -> None:
+        most = self.limits.max_json_bytes
         if size + separators * _SEPARATOR_BYTES > most:
             raise BodyTooLargeError(
                 f"the JSON has {size} bytes, and {separators} of '[', '{{', ',' and ':', which count {_SEPARATOR_BYTES}"
@@ -359,7 +355,6 @@ class Exchange:
                 " server can raise the limit by --max-json-bytes."
             )
         self.hold(separators * _SEPARATOR_BYTES)
-        return await call_by_size(size // _ELEMENT_BYTES, read, text)
 
     def note_identifier(self, document: Any) -> None:
         """Note the id of a request of the protocol, for its answer."""
@@ -368,27 +363,28 @@ class Exchange:
             self.identifier = identifier
 
     def whole(self, most: int | None = None) -> bytes | None:
-        """Return the body if all of it is there, within the limits and not compressed; else None, and `body` gives it, or raises."""
-        wire = self.wire
-        if wire.more_body or len(wire.pieces) > 1 or not _CODED.isdisjoint(self._headers):
+        """Return the body if all of it is there, within the limits and not compressed; else None, and `body` receives it, or raises."""
+        if self.more_body or len(self.pieces) > 1 or self.plan.is_coded:
             return None
-        body: bytes = wire.pieces[0] if wire.pieces else b""
+        body: bytes = self.pieces[0] if self.pieces else b""
         size = len(body)
         if size > self.limits.max_body_bytes or (most is not None and size > most):
             return None
-        self._held = self.service.hold(self._held, size)
-        if self._admitted is not None and not self._received:
-            self._admitted.receiving -= 1
-        self._received = True
-        line = self.line
-        line.received_bytes, line.received_s = size, time.monotonic()
+        if not self._received:
+            self.hold(size)
+            self.note_received(size)
         return body
 
-    def _note_received(self, size: int) -> None:
+    def note_answered(self, inferences: int) -> None:
+        """Count the request as one that the model has answered, with so many rows."""
+        self.model.counts.note(time.perf_counter_ns() - self.began_ns, inferences, 1)
+
+    def note_received(self, size: int) -> None:
+        """Note that the body, of so many bytes as transferred, is there."""
         if self._admitted is not None and not self._received:
             self._admitted.receiving -= 1
         self._received = True
-        self.line.received(size)
+        self.received_bytes, self.received_s = size, time.monotonic()
 
     async def body(self, most: int | None = None) -> bytes:
         """Receive the body, and decompress it. One that comes in pieces is copied once.
@@ -404,6 +400,9 @@ class Exchange:
             InputError: The body is not compressed as ``Content-Encoding`` says.
             DisconnectedError: The client went away.
         """
+        whole = self.whole(most)
+        if whole is not None:
+            return whole
         limit = self.limits.max_body_bytes
         if most is not None:
             limit = min(limit, most)
@@ -411,7 +410,7 @@ class Exchange:
         if b"transfer-encoding" in headers and headers[b"transfer-encoding"].lower() != b"chunked":
             raise UnsupportedError("transfer-encoding: this server supports only chunked")
         body = await self._whole(limit)
-        self._note_received(len(body))
+        self.note_received(len(body))
         if b"content-encoding" not in headers:
             return body
         for coding in reversed(codings_of(self.header(b"content-encoding"))):
@@ -420,27 +419,26 @@ class Exchange:
 
     async def _whole(self, limit: int) -> bytes:
         """Receive a body of at most ``limit`` bytes as it is sent; the errors are those of `body`."""
-        declared = self._headers.get(b"content-length", b"0")
+        declared = self.varying.get(b"content-length", b"0")
         length = int(declared) if declared.isdigit() else 0
         if length > limit:
             raise BodyTooLargeError(f"the body has {length} bytes, the limit is {limit}")
         self.hold(length)
-        wire = self.wire
-        wire.wanted = length  # there is room for all of it
+        self.wanted = length  # there is room for all of it
         received: list[bytes] = []
         small, size = bytearray(), 0
         while True:
-            await wire.more()
-            if wire.disconnected:
+            await self.more()
+            if self.disconnected:
                 raise DisconnectedError
-            pieces, wire.pieces, wire.size = wire.pieces, [], 0
+            pieces, self.pieces, self.size = self.pieces, [], 0
             size += sum(map(len, pieces))
             if size > limit:
                 raise BodyTooLargeError(f"the body has more than {limit} bytes, the limit")
             if size > self._held:
                 self.hold(size - self._held)
             received += pieces
-            if not wire.more_body:
+            if not self.more_body:
                 whole = len(received) == 1 and not small
                 return received[0] if whole else b"".join([small, *received])
             if len(received) > _MOST_PIECES:  # each of a few bytes takes many times as much
@@ -453,7 +451,7 @@ class Exchange:
                 unpacked = unpack(body, coding, min(limit, _AT_ONCE_BYTES))
                 self.hold(len(unpacked))
                 return unpacked
-        client = self.line.key or self.line.client.rpartition(":")[0]
+        client = self.key or self.client.rpartition(":")[0]
         async with self.service.unpacking.turn(client):
             room = min(limit, self.service.room)
             self.hold(room)
@@ -474,57 +472,51 @@ class Exchange:
         Raises:
             DisconnectedError: The client went away.
         """
+        if self.disconnected and asyncio.iscoroutine(work):
+            work.close()
         self.watch()
         try:
             return await work
         except asyncio.CancelledError:
-            if self.wire.disconnected:
+            if self.disconnected:
                 raise DisconnectedError from None
             raise
         finally:
-            self.wire.is_watched = False
+            self.is_watched = False
 
     def check_connected(self) -> None:
         """Raise DisconnectedError if the client has gone."""
-        self.wire.is_watched = False
-        if self.wire.disconnected:
+        self.is_watched = False
+        if self.disconnected:
             raise DisconnectedError
 
     def watch(self) -> None:
-        """Have the task that answers cancelled once the client goes away, until ``is_watched`` of the wire is taken back."""
-        if self.wire.disconnected:
+        """Have the task that answers cancelled once the client goes away, until `is_watched` is taken back."""
+        if self.disconnected:
             raise DisconnectedError
-        self.wire.is_watched = True
+        self.is_watched = True
 
     def reply_now(self, reply: Reply) -> bool:
         """Send an answer at once; False, and `reply` sends it, where that needs more than one write."""
         length = 0
         for part in reply.parts:
             length += len(part)
-        line = self.line
         if length > _LARGE_BYTES:
             self.service.check_answer(length)
-        if (
-            self.request_id
-            or line.timing
-            or (reply.compressible and length >= _WORTH_BYTES and self._coding)
-        ):
+        if reply.compressible and length >= _WORTH_BYTES and self.plan.coding:
             return False
-        line.status, line.answered_s, line.sent_bytes = str(reply.status), time.monotonic(), length
-        head = _head(
-            reply.status,
-            reply.content_type,
-            length,
-            reply.compressible,
-            *reply.headers.items(),
-            *self.plan.added.items(),
-        )
-        return head is not None and self.wire.answer(head, reply.parts)
-
-    @property
-    def _coding(self) -> str:
-        accepted = self._headers.get(b"accept-encoding")
-        return "" if accepted is None else coding_for(accepted.decode("latin-1"))
+        headers = (*reply.headers.items(), *self.plan.added.items())
+        head = _head(reply.status, reply.content_type, reply.compressible, *headers)
+        if head is None:
+            return False
+        head = b"%b%d\r\n" % (head, length)
+        if self.header_id:
+            head += b"x-request-id: %b\r\n" % self.header_id.encode()
+        if self.timing:
+            head += b"server-timing: %b\r\n" % server_timing(self.timing).encode()
+        self.status = "200" if reply.status == 200 else str(reply.status)
+        self.answered_s, self.sent_bytes = time.monotonic(), length
+        return self.answer(head, reply.parts)
 
     async def reply(self, reply: Reply) -> None:
         """Send an answer; it is compressed if the client accepts that and the body has 1024 bytes or more."""
@@ -533,29 +525,28 @@ class Exchange:
         headers = dict(reply.headers)
         if length > _LARGE_BYTES:
             self.service.check_answer(length)
-        self.line.answered(str(reply.status))
+        self.answered(str(reply.status))
         if reply.compressible:
             headers["vary"] = "Accept-Encoding"
-            if length >= _WORTH_BYTES and (encoding := self._coding):
+            if length >= _WORTH_BYTES and (encoding := self.plan.coding):
                 parts = [
                     await call_by_size(length // _ELEMENT_BYTES, pack, b"".join(parts), encoding)
                 ]
                 length = len(parts[0])
                 headers["content-encoding"] = encoding
-        self.line.sent_bytes = length
+        self.sent_bytes = length
         headers["content-length"] = str(length)
         await self.send_head(reply.status, reply.content_type, headers)
-        await self.send({"type": "http.response.body", "body": b"".join(parts)})
+        await self.write(b"".join(parts), more=False)
 
     async def send_head(self, status: int, content_type: str, headers: dict[str, str]) -> None:
         """Send the head of an answer, with the headers that every one has."""
         headers = guarded({**headers, **self.plan.added, "content-type": content_type})
-        if self.request_id:
-            headers["x-request-id"] = self.request_id
-        if self.line.timing:
-            headers["server-timing"] = server_timing(self.line.timing)
-        raw = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in headers.items()]
-        await self.send({"type": "http.response.start", "status": status, "headers": raw})
+        if self.header_id:
+            headers["x-request-id"] = self.header_id
+        if self.timing:
+            headers["server-timing"] = server_timing(self.timing)
+        await self.start(status, {name.lower(): value for name, value in headers.items()})
 
     def refused(self, error: BaseException) -> Refusal:
         """Return the answer for an error, and note its code in the line of the access log.
@@ -570,25 +561,99 @@ class Exchange:
         elif not isinstance(error, HeadraceError):
             logger.error("a request of %s failed in the server", self.scope["path"], exc_info=error)
         refused = refusal(error, debug=self.service.debug_errors)
-        self.line.code = refused.code
+        self.code = refused.code
         return refused
 
     def end(self) -> None:
         """Give back the body's bytes and the place in the queue; count the request and log it."""
-        line = self.line
-        name = self.path.get("model", "") if self.model is None else self.model.name
-        if self.model is not None or (name and self.service.models.has(name)):
-            line.model = name
-        if self.wire.refusal is not None:
-            status, line.code, line.sent_bytes = self.wire.refusal
-            line.answered(status)
-        self.service.counters.end("http", line)
+        service, model = self.service, self.model
+        if model is not None:
+            self.model_name = model.name
+        elif (name := self.path.get("model", "")) and service.models.has(name):
+            self.model_name = name
+        if self.refusal is not None:
+            status, self.code, self.sent_bytes = self.refusal
+            self.answered(status)
+        service.counters.end("http", self)
         if access_log.isEnabledFor(logging.INFO):
-            line.log(self.identifier)
+            self.log(self.identifier)
         if self._held:
-            self.service.release(self._held)
+            service.release(self._held)
             self._held = 0
-        if self._admitted is not None:  # as `give_place_back`, for each request
-            self._admitted.inside -= 1
-            self._admitted.receiving -= not self._received
-            self._admitted = None
+        if self._admitted is not None:
+            self.give_place_back()
+        self.task = None
+
+    # What carries it.
+
+    async def more(self) -> None:
+        """Wait for what is wanted of the body, or its end; see `disconnected`."""
+
+    def answer(self, head: bytes, parts: Sequence[bytes | memoryview]) -> bool:
+        """Send a whole answer at once. False where `start` and `write` are needed, which know more cases.
+
+        Args:
+            head: Status line and headers, with the length of the body, but those that every answer has.
+            parts: The body.
+        """
+        del head, parts
+        return False
+
+    async def start(self, status: int, headers: dict[str, str]) -> None:
+        """Send the head of an answer, names of headers in lower case. Without a length its parts are sent as they come."""
+
+    async def write(self, data: bytes, *, more: bool) -> None:
+        """Send a part of the body; with ``more`` others follow."""
+
+    def abort(self) -> None:
+        """End the connection, because the answer cannot be sent."""
+
+
+class Wire(Exchange):
+    """A request in another server's application, which tells no end of the client's side of the connection."""
+
+    def __init__(
+        self, service: Service, head: Head, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        self.service, self.plan, self.varying = service, head.plan, head.varying
+        self.pieces, self.peer = [], scope.get("client")
+        self._receive, self._send = receive, send
+        self._watcher: asyncio.Task[None] | None = None
+        self.begin(service, head.plan)
+
+    async def more(self) -> None:
+        """Wait for a piece of the body, or its end."""
+        message: Message = await self._receive()
+        if message["type"] == "http.disconnect":
+            self.disconnected = True
+        elif piece := message.get("body", b""):
+            self.pieces.append(piece)
+        self.more_body = bool(message.get("more_body", False))
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether the task that answers is cancelled when the client goes away."""
+        return self._watcher is not None
+
+    @is_watched.setter
+    def is_watched(self, is_watched: bool) -> None:
+        if self._watcher is not None:
+            self._watcher.cancel()
+        self._watcher = (
+            asyncio.create_task(self._watch(asyncio.current_task())) if is_watched else None
+        )
+
+    async def _watch(self, task: Any) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.disconnected = True
+        task.cancel()
+
+    async def start(self, status: int, headers: dict[str, str]) -> None:
+        """Send the head of an answer."""
+        raw = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in headers.items()]
+        await self._send({"type": "http.response.start", "status": status, "headers": raw})
+
+    async def write(self, data: bytes, *, more: bool) -> None:
+        """Send a part of the body."""
+        await self._send({"type": "http.response.body", "body": data, "more_body": more})

@@ -26,7 +26,7 @@ async def json_object(exchange: Exchange, *keys: str) -> dict[str, Any]:
     Raises:
         InputError: The body is no JSON object, or has other keys.
     """
-    body = await exchange.json_body()
+    body = await exchange.body(exchange.limits.max_json_bytes)
     document: Any = await exchange.parsed(body) if body.strip() else {}
     if not isinstance(document, dict) or not set(document) <= set(keys):
         raise InputError("the body", expected=f"nothing, or an object with {', '.join(keys)}")

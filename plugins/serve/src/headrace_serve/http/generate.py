@@ -36,7 +36,7 @@ _NAMES = ("model_name", "model_version", "id")
 async def generate(exchange: Exchange) -> Reply:
     """Answer with the result alone, as one object of JSON."""
     model, asked = await _asked(exchange)
-    work = exchange.service.infer(model, asked, exchange.line, exchange.limits)
+    work = exchange.service.infer(model, asked, exchange, exchange.limits)
     answer = await exchange.while_connected(work)
     return Reply.of_inference([await _document(answer)], JSON)
 
@@ -44,10 +44,10 @@ async def generate(exchange: Exchange) -> Reply:
 async def generate_stream(exchange: Exchange) -> None:
     """Answer with an event for each part, and one for the result, unless that is None."""
     model, asked = await _asked(exchange)
-    answers = exchange.service.answers(model, asked, exchange.line)
+    answers = exchange.service.answers(model, asked, exchange)
 
     def failed(why: Refusal) -> bytes:
-        return event(error_body(why, exchange.identifier or exchange.request_id))
+        return event(error_body(why, exchange.identifier or exchange.header_id))
 
     await send_events(exchange, _events(answers), failed)
 
@@ -85,7 +85,7 @@ async def _asked(exchange: Exchange) -> tuple[Model, Asked]:
         check_items(model, tensor.name, tensor.shape, most_items)
     if asked.parameters.pop("binary_data_output", False) is not False:
         raise InputError("parameter 'binary_data_output'", expected="false: all outputs are JSON")
-    complete(asked, exchange.request_id, exchange.headers, exchange.line)
+    complete(asked, exchange.header_id, exchange.headers, exchange)
     return model, asked
 
 

@@ -46,7 +46,7 @@ async def _example(exchange: Exchange) -> Reply:
 
 
 def _missing(exchange: Exchange, missing: str) -> Reply:
-    exchange.line.code = "route"
+    exchange.code = "route"
     return Reply(404, [error_json(missing, "route")])
 
 

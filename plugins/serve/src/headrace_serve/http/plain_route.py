@@ -19,8 +19,9 @@ from headrace_formats import quality
 from headrace_serve.client_input import loads, whole_number
 from headrace_serve.datatypes import from_text, raw_bytes
 from headrace_serve.errors import BodyTooLargeError, MediaTypeError, refusal
+from headrace_serve.http.endpoints import Direct, completed
 from headrace_serve.http.events import EVENTS, event, send_events
-from headrace_serve.http.exchange import Reply, error_body
+from headrace_serve.http.exchange import SMALL_JSON_BYTES, Reply, error_body
 from headrace_serve.http.multipart import read_form
 from headrace_serve.http.waiting import receive, wait
 from headrace_serve.inference.messages import Tensor
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from headrace_serve.models.model import Model
     from headrace_serve.models.signature import Port
 
-__all__ = ["Query", "file_input", "reads_json", "run"]
+__all__ = ["RUN", "Query", "file_input", "reads_json", "run"]
 
 _PARAMETERS = ("timeout", "priority")
 _MOST_PARAMETERS = 100
@@ -91,17 +92,14 @@ async def run(exchange: Exchange) -> Reply | None:
         model, body = exchange.find(), None
         if model is None:
             model, body = await wait(exchange)
-        exchange.model = model
-        query = _read_query(model, exchange)
     except HeadraceError:
         exchange.identifier = _identifier_in(exchange.scope["query_string"])
         raise
-    exchange.identifier = query.identifier
+    exchange.model = model
+    query = _read_query(model, exchange)
     if body is None:
         exchange.admit(model)
         most = exchange.limits.max_json_bytes if query.reads_json else None
-        body = exchange.whole(most)
-    if body is None:
         now, body = await receive(exchange, model, most)
         if now is not model:
             model, query = now, _read_query(now, exchange)
@@ -112,7 +110,6 @@ async def run(exchange: Exchange) -> Reply | None:
 
 async def _run_one(exchange: Exchange, model: Model, query: Query, body: bytes) -> Reply | None:
     """Answer a request whose body is one file, or JSON."""
-    service = exchange.service
     content: Any = body
     if query.reads_json:
         content = await exchange.parsed(body, partial(_fields_in, model))
@@ -123,25 +120,61 @@ async def _run_one(exchange: Exchange, model: Model, query: Query, body: bytes) 
     ):
         with contextlib.suppress(BodyTooLargeError):  # what is too large to be JSON is a file
             await exchange.parsed(body, _refuse_json)
-    request, parameters = query.asked(content, exchange.traced)
-    if exchange.request_id:
-        request.setdefault(keys.REQUEST_ID, exchange.request_id)
-    accepted = exchange.header(b"accept")
-    if _wants_events(accepted):
-        stream = service.stream(model, request, parameters, exchange.line)
+    request = _asked(exchange, query, content)
+    if _wants_events(exchange.header(b"accept")):
+        if exchange.header_id:
+            request.setdefault(keys.REQUEST_ID, exchange.header_id)
+        stream = exchange.service.stream(model, request, exchange.parameters, exchange)
         await send_events(exchange, _events(model, stream), partial(_failed, exchange))
         return None
-    exchange.watch()
-    try:
-        result = await service.run(model, request, parameters, exchange.line)
-    except asyncio.CancelledError:
-        exchange.check_connected()
-        raise
-    exchange.wire.is_watched = False
-    elements = elements_of(result)
-    if elements > MANY:
-        return await call_by_size(elements, _reply, model, result, accepted)
-    return _reply(model, result, accepted)
+    return await completed(exchange, request, RUN)
+
+
+def _asked(exchange: Exchange, query: Query, content: Any) -> dict[str, Any]:
+    """Return the request of the pipeline for a file, or for the keys in a body of JSON."""
+    exchange.identifier = query.identifier
+    request, exchange.parameters = query.asked(content, exchange.traced)
+    return request
+
+
+def _read(exchange: Exchange, model: Model, body: bytes) -> dict[str, Any] | None:
+    """Return the request of the pipeline for one file or small JSON. None where its answer, or its body, has parts."""
+    plan = exchange.plan
+    if plan.form is None or plan.form[0] is not model:
+        kind = exchange.header(b"content-type")
+        query = _read_query(model, exchange)
+        has_parts = _is_multipart(kind) or _wants_events(exchange.header(b"accept"))
+        may_be_json = not query.reads_json and model.fields is not None and _is_form(kind)
+        plan.form = model, None if has_parts or may_be_json else query
+    query = plan.form[1]
+    if query is None:
+        return None
+    content: Any = body
+    if query.reads_json:
+        if len(body) > min(SMALL_JSON_BYTES, exchange.limits.max_json_bytes):
+            return None
+        exchange.identifier = query.identifier
+        content = exchange.parsed_now(body, partial(_fields_in, model))
+    return _asked(exchange, query, content)
+
+
+def _write(exchange: Exchange, request: dict[str, Any]) -> Reply | None:
+    """Return the answer of a request that has ended. None for a large one."""
+    result = request["result"]
+    if elements_of(result) > MANY:
+        return None
+    exchange.note_answered(1)
+    return _reply(exchange.model, result, exchange.header(b"accept"))
+
+
+async def _finish(exchange: Exchange, request: dict[str, Any]) -> Reply:
+    """Answer a request with a large result."""
+    exchange.note_answered(1)
+    result, accepted = request["result"], exchange.header(b"accept")
+    return await call_by_size(elements_of(result), _reply, exchange.model, result, accepted)
+
+
+RUN = Direct(_read, _write, _finish)
 
 
 async def _run_files(exchange: Exchange, model: Model, body: bytes) -> Reply:
@@ -162,9 +195,9 @@ async def _run_files(exchange: Exchange, model: Model, body: bytes) -> Reply:
         answer: dict[str, Any] = {"name": name}
         try:
             request, parameters = query.asked(content, headers)
-            if exchange.request_id:
-                request.setdefault(keys.REQUEST_ID, exchange.request_id)
-            result = await service.run(model, request, parameters, exchange.line)
+            if exchange.header_id:
+                request.setdefault(keys.REQUEST_ID, exchange.header_id)
+            result = await service.run(model, request, parameters, exchange)
             text = await call_by_size(elements_of(result), _document, outputs_of(model, result))
         except HeadraceError as error:
             why = refusal(error, debug=service.debug_errors)
@@ -197,7 +230,7 @@ async def _events(model: Model, stream: AsyncGenerator[tuple[bool, Any]]) -> Asy
 
 
 def _failed(exchange: Exchange, why: Refusal) -> bytes:
-    return event(error_body(why, exchange.identifier or exchange.request_id), "error")
+    return event(error_body(why, exchange.identifier or exchange.header_id), "error")
 
 
 def reads_json(model: Model, kind: str) -> bool:
@@ -250,8 +283,10 @@ def _refuse_json(body: bytes) -> None:
 
 
 def _read_query(model: Model, exchange: Exchange) -> Query:
+    """Return the query of a request, parsed, and note its id, which the answer of a refused one has, too."""
     text: bytes = exchange.scope["query_string"]
     kind = exchange.header(b"content-type")
+    exchange.identifier = _identifier_in(text)
     as_json = reads_json(model, kind)
     if not as_json and not model.takes_any_bytes and _media_type(kind) == JSON:
         raise MediaTypeError(

@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace_formats import joined_headers
+from headrace_serve.admission.codings import coding_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from headrace_serve.models.model import Model
     from headrace_serve.service import Service
 
-__all__ = ["LONGEST_HEAD", "Plan", "Plans"]
+__all__ = ["LONGEST_HEAD", "Head", "Plan", "Plans"]
 
 LONGEST_HEAD = 2048
 """Longer heads (bytes) are read anew each time."""
@@ -46,6 +47,7 @@ _LINES = re.compile(
 )
 """A line of such a header. Its value has no control character and no blank at its end, and the next line does not continue it."""
 
+_LENGTHS = {b"content-length", b"inference-header-content-length"}
 _DIGITS = 15
 _FRAMED = re.compile(
     rb"\r\n[ \t]|\r\n(transfer-encoding|content-length|expect|upgrade|http2-settings)[ \t]*:",
@@ -64,15 +66,19 @@ class Plan:
         headers: The headers, but for those that differ for each request. Names in lower case.
         added: Headers that its answers have: those for a page of another origin.
         without_body: Whether requests of its method have no body.
+        is_plain: Whether the answer is sent as bytes of HTTP/1.1 with a body.
+        is_coded: Whether the body is compressed, or comes in chunks.
+        coding: How the answer may be compressed, ``""`` for not at all.
         passed: Whether the gate has let such a request in.
         keep: Keeps it, once the gate has let its request in. None where it is not kept, or already.
         used: Whether it was found since it was last its turn to leave.
         model: The model that such requests are for, in the ``catalogue``. None: it is looked for each time.
+        form: What its route has made of the head for this model.
     """
 
     __slots__ = (
-        "added", "catalogue", "headers", "keep", "model", "passed", "path", "route", "scope",
-        "used", "without_body",
+        "added", "catalogue", "coding", "form", "headers", "is_coded", "is_plain", "keep", "model", "passed",
+        "path", "route", "scope", "used", "without_body",
     )  # fmt: skip
 
     def __init__(
@@ -86,14 +92,37 @@ class Plan:
         self.route, self.scope, self.path = route, scope, path
         self.headers, self.added = headers, added
         self.without_body = scope["method"] in _WITHOUT_BODY
+        self.is_plain = scope.get("http_version") == "1.1" and scope["method"] != "HEAD"
+        self.is_coded = b"content-encoding" in headers or b"transfer-encoding" in headers
+        accepted = headers.get(b"accept-encoding")
+        self.coding = "" if accepted is None else coding_for(accepted.decode("latin-1"))
         self.passed = self.used = False
         self.keep: Callable[[], None] | None = None
         self.model: Model | None = None
         self.catalogue: Any = None
+        self.form: Any = None
+
+
+class Head:
+    """A head: its plan, and what differs for each request. Those whose heads have the same bytes share it.
+
+    Attributes:
+        plan, varying: The plan, and the headers beside it.
+        length: How many bytes the body has.
+        is_bare: Whether nothing differs but the lengths.
+    """
+
+    __slots__ = ("is_bare", "length", "plan", "varying")
+
+    def __init__(self, plan: Plan, varying: dict[bytes, bytes], length: int = 0) -> None:
+        self.plan, self.varying, self.length = plan, varying, length
+        self.is_bare = varying.keys() <= _LENGTHS
 
 
 class Plans:
     """The plans of the last heads: at most 256. The one that leaves was not used since it was last its turn.
+
+    A head is first looked up by all of its bytes, then without what differs for each request.
 
     Args:
         service: Answers. Its models and keys decide, and where they change all plans are forgotten.
@@ -103,16 +132,20 @@ class Plans:
     def __init__(self, service: Service, make: Callable[[Any], Plan]) -> None:
         self._service, self._make = service, make
         self._kept: dict[bytes, Plan] = {}
+        self._heads: dict[bytes, Head] = {}
         self._catalogue: Any = service.models
         self._keys: Any = service.keys
 
-    def find(self, head: bytes) -> tuple[Plan, dict[bytes, bytes], int] | None:
-        """Return the plan of a whole head, the headers beside it and the length of the body; None where it has to be parsed."""
+    def find(self, written: bytes) -> Head | None:
+        """Return what a whole head means; None where it has to be parsed."""
         service = self._service
         if self._catalogue is not service.models or self._keys is not service.keys:
-            self._kept.clear()
-            self._catalogue, self._keys = service.models, service.keys
-        parts = _LINES.split(head)
+            self._forget()
+        head = self._heads.get(written)
+        if head is not None:
+            head.plan.used = True
+            return head
+        parts = _LINES.split(written)
         plan = self._kept.get(b"".join(parts[::3]))
         if plan is None:
             return None
@@ -121,17 +154,25 @@ class Plans:
         if 3 * len(varying) < len(parts) - 1 or not length.isdigit() or len(length) > _DIGITS:
             return None
         plan.used = True
-        return plan, varying, int(length)
+        head = Head(plan, varying, int(length))
+        if head.is_bare:
+            if len(self._heads) >= _MOST:
+                self._heads.clear()
+            self._heads[written] = head
+        return head
 
-    def made(
-        self, scope: Any, headers: list[tuple[bytes, bytes]]
-    ) -> tuple[Plan, dict[bytes, bytes]]:
-        """Return the plan of a parsed head, and the headers that differ for each request."""
+    def _forget(self) -> None:
+        self._kept.clear()
+        self._heads.clear()
+        self._catalogue, self._keys = self._service.models, self._service.keys
+
+    def made(self, scope: Any, headers: list[tuple[bytes, bytes]]) -> Head:
+        """Return what a parsed head means."""
         joined = joined_headers(headers)
         varying = {name: value for name, value in joined.items() if _IS_VARYING(name)}
         scope["headers"] = [header for header in joined.items() if header[0] not in varying]
         scope.pop("client", None)
-        return self._make(scope), varying
+        return Head(self._make(scope), varying)
 
     def note(self, plan: Plan, head: bytes) -> None:
         """Note from which bytes a plan was made, so that it is kept once its request has passed the gate."""
@@ -150,6 +191,7 @@ class Plans:
         while len(kept) >= _MOST:
             oldest = next(iter(kept))
             left = kept.pop(oldest)
+            self._heads.clear()  # some may have its plan
             if left.used:  # it has a second chance
                 left.used = False
                 kept[oldest] = left

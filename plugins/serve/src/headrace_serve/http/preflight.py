@@ -79,6 +79,6 @@ async def _preflight(cors: CORSMiddleware, exchange: Exchange) -> Reply:
     sent = {k: v for k, v in answer.headers.items() if k not in ("content-type", "content-length")}
     if answer.status_code == 200:
         return Reply(200, [text.encode()], answer.headers["content-type"], {**sent, **SANDBOXED})
-    exchange.line.code = "not_allowed"
+    exchange.code = "not_allowed"
     body = [error_json(text, "not_allowed")]
     return Reply(answer.status_code, body, headers={**sent, **SANDBOXED})

@@ -15,14 +15,12 @@ from headrace_serve.http.cycle import Cycle, refusal_bytes
 from headrace_serve.http.deadlines import Deadlines
 from headrace_serve.http.heads import HeadError, check_head, too_large, without_upgrade
 from headrace_serve.http.plans import LONGEST_HEAD
-from headrace_serve.inference.steps import Steps
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable
 
-    from headrace_serve.admission.limits import Limits
-    from headrace_serve.http.plans import Plan, Plans
-    from headrace_serve.monitoring.counters import Counters
+    from headrace_serve.http.plans import Head, Plan, Plans
     from headrace_serve.service import Service
 
 __all__ = ["protocol_class"]
@@ -31,6 +29,9 @@ logger = logging.getLogger("headrace.serve")
 
 _TRAILERS: Any = deque(maxlen=0)
 """Drops the headers behind a body, which nobody reads."""
+
+_OF_HTTP2 = b"PRI * HTTP/2"
+"""How a client begins that speaks HTTP/2 at once (RFC 9113, 3.4)."""
 
 _MOST_PIPELINED = 64
 """So many requests wait behind the one that is answered, with so few bytes of bodies that reading does not pause."""
@@ -45,21 +46,26 @@ _REFUSED_S = 1.0
 """Seconds for a client to send the request that is refused, and again to read the answer and close."""
 
 
-def protocol_class(service: Service, plans: Plans) -> type[HttpToolsProtocol]:
+def protocol_class(
+    service: Service, plans: Plans, http2: Callable[[], asyncio.Protocol] | None
+) -> type[HttpToolsProtocol]:
     """Return the class of connections with these plans.
 
     They count the requests that they refuse themselves, and the bytes of answers that wait for their clients.
+
+    Args:
+        service: What is served.
+        plans: What known heads mean.
+        http2: Gives the protocol of a client that begins with the preface of HTTP/2. None: such clients are refused.
     """
-    limits = service.limits
 
     class Protocol(_LimitedProtocol):
         _refused: ClassVar[set[_LimitedProtocol]] = set()
-        _limits = limits
-        _counters = service.counters
-        _service = service
         _plans = plans
-        _longest_head = min(LONGEST_HEAD, limits.max_header_bytes)
+        _http2 = staticmethod(http2) if http2 is not None else None
+        _longest_head = min(LONGEST_HEAD, service.limits.max_header_bytes)
 
+    Protocol.service = service
     return Protocol
 
 
@@ -77,10 +83,9 @@ class _LimitedProtocol(HttpToolsProtocol):
     """
 
     _refused: ClassVar[set[_LimitedProtocol]]
-    _limits: Limits
-    _counters: Counters
-    _service: Service
+    service: Service
     _plans: Plans
+    _http2: Callable[[], asyncio.Protocol] | None
     _longest_head: int
     _unsent = _unsent_parts = 0
     _left = 0
@@ -97,6 +102,7 @@ class _LimitedProtocol(HttpToolsProtocol):
     _tells: Cycle | None = None
     _is_ended = False
     pipeline: deque[Any]  # of cycles alone
+    cycle: Any
 
     def is_fresh(self, since: float) -> bool:
         """Return whether a request is being received, or the connection is newer than ``since`` and has had none."""
@@ -164,8 +170,8 @@ class _LimitedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         """Accept a connection, or refuse its request if there are too many."""
         super().connection_made(transport)
-        self.deadlines = Deadlines(self, self._limits)
-        if len(self.connections) - len(self._refused) <= self._limits.max_connections:
+        self.deadlines = Deadlines(self, self.service.limits)
+        if len(self.connections) - len(self._refused) <= self.service.limits.max_connections:
             self.deadlines.start_receiving()
         elif len(self._refused) < _MOST_REFUSED:
             self._refused.add(self)
@@ -208,7 +214,7 @@ class _LimitedProtocol(HttpToolsProtocol):
 
         A head that is there whole is looked up. One that is not known, and a body in chunks, are parsed.
         """
-        while data and not self._ignores:
+        while data and not self._ignores and not self._speaks_http2(data):
             if self._left:
                 piece, data = data[: self._left], data[self._left :]
                 self._left -= len(piece)
@@ -222,7 +228,7 @@ class _LimitedProtocol(HttpToolsProtocol):
                 end = data.find(b"\r\n\r\n", 0, self._longest_head) + 4
                 known = self._plans.find(data[:end]) if end > 4 else None
                 if known is not None:
-                    end += self._begin_known(*known, data, end)
+                    end += self._begin_known(known, data, end)
                 elif end > 4:
                     self._new = None
                     self._parse(data[:end])
@@ -239,14 +245,26 @@ class _LimitedProtocol(HttpToolsProtocol):
             cycle, self._next = self._next, None
             self._start(cycle)
 
-    def _begin_known(
-        self, plan: Plan, varying: dict[bytes, bytes], length: int, data: bytes, place: int
-    ) -> int:
+    def _speaks_http2(self, data: bytes) -> bool:
+        """Leave the connection to another protocol if its first bytes say so. Return whether they do."""
+        is_first = self.cycle is None and not self._incomplete
+        if not is_first or self._http2 is None or not data.startswith(_OF_HTTP2):
+            return False
+        self.deadlines.stop()
+        self.connections.discard(self)
+        self._refused.discard(self)
+        other = self._http2()
+        self.transport.set_protocol(other)
+        other.connection_made(self.transport)
+        other.data_received(data)
+        return True
+
+    def _begin_known(self, head: Head, data: bytes, place: int) -> int:
         """Begin a request whose head was seen before. Return how many bytes of its body, from a place on, are there."""
         deadlines = self.deadlines
         if deadlines.receiving is not None:
             deadlines.stop_receiving()
-        cycle = Cycle(self, plan, varying, keep_alive=True, expects=False)
+        cycle, length = Cycle(self, head, keep_alive=True, expects=False), head.length
         here = min(length, len(data) - place)
         if here:
             cycle.pieces.append(data[place : place + here])
@@ -254,14 +272,9 @@ class _LimitedProtocol(HttpToolsProtocol):
         self._head_bytes, deadlines.body_bytes, self._left = 0, here, length - here
         deadlines.in_body, deadlines.was_in_body = length > 0, False
         self._incomplete = cycle.more_body = self._left > 0
-        before = self.cycle
-        ended = before is None or (before.response_complete and before.keep_alive)
-        if ended and self._last is None:
-            self.cycle = self._answered = self._next = cycle
-        else:
-            self._begin(cycle)
-            if not self._left and self._last is not None:
-                self._settle_last()
+        self._begin(cycle)
+        if not self._left and self._last is not None:
+            self._settle_last()
         return here
 
     def _parse(self, data: bytes) -> None:
@@ -278,8 +291,8 @@ class _LimitedProtocol(HttpToolsProtocol):
                 return
         if self._incomplete and self._is_silent and not self._ignores:
             self._head_bytes += len(data)
-            if self._head_bytes > self._limits.max_header_bytes:
-                self.refuse_rest(*too_large(self._limits.max_header_bytes))
+            if self._head_bytes > self.service.limits.max_header_bytes:
+                self.refuse_rest(*too_large(self.service.limits.max_header_bytes))
 
     def _refuse_unparsed(self, error: httptools.HttpParserError) -> None:
         if isinstance(error.__context__, HeadError):
@@ -337,7 +350,7 @@ class _LimitedProtocol(HttpToolsProtocol):
         parser = self.parser
         if self in self._refused:
             raise HeadError(*_CROWDED)
-        version = check_head(parser, self.url, self.headers, self._limits.max_header_bytes)
+        version = check_head(parser, self.url, self.headers, self.service.limits.max_header_bytes)
         self._is_silent = False
         if parser.should_upgrade():
             self._upgrade = True
@@ -357,12 +370,12 @@ class _LimitedProtocol(HttpToolsProtocol):
             "raw_path": raw_path,
             "query_string": url.query or b"",
         }
-        plan, varying = self._plans.made(self.scope, self.headers)
+        head = self._plans.made(self.scope, self.headers)
         self.headers = _TRAILERS
         expects = self.expect_100_continue and version != "1.0"
         keep_alive = version != "1.0" and parser.should_keep_alive()
-        self._new = plan if version != "1.0" and keep_alive and url.host is None else None
-        self._begin(Cycle(self, plan, varying, keep_alive=keep_alive, expects=expects))
+        self._new = head.plan if version != "1.0" and keep_alive and url.host is None else None
+        self._begin(Cycle(self, head, keep_alive=keep_alive, expects=expects))
 
     def _begin(self, cycle: Cycle) -> None:
         """Let a request be answered, after those before it on this connection."""
@@ -387,12 +400,7 @@ class _LimitedProtocol(HttpToolsProtocol):
 
     def _start(self, cycle: Any) -> None:
         self._answered = cycle
-        route = cycle.plan.route
-        cycle.task = steps = Steps(route.answer(cycle), self.tasks, self.loop)
-        if route.is_task:
-            steps.become_task()
-        else:
-            steps.go_on()
+        cycle.plan.route.begin(cycle)
 
     def on_body(self, body: bytes) -> None:
         """Take a part of the body; drop it if the request is answered already."""
@@ -430,13 +438,13 @@ class _LimitedProtocol(HttpToolsProtocol):
 
     def _note_unsent(self, now: int, parts: int) -> None:
         more_parts = parts - self._unsent_parts
-        self._service.note_unsent(now - self._unsent - more_parts, more_parts)
+        self.service.note_unsent(now - self._unsent - more_parts, more_parts)
         self._unsent, self._unsent_parts = now, parts
 
     @property
     def _is_behind(self) -> bool:
         """Whether its client has so much to receive that no further request of it is answered."""
-        return self._unsent > self._limits.max_inflight_bytes // 8
+        return self._unsent > self.service.limits.max_inflight_bytes // 8
 
     def on_response_complete(self) -> None:
         """End an answer: begin the next request that waits, or be idle."""
@@ -495,7 +503,7 @@ class _LimitedProtocol(HttpToolsProtocol):
         head, body = refusal_bytes(status, text, code)
         cycle: Any = self.cycle
         if cycle is None or cycle.response_complete:
-            self._counters.note_unread(str(status), code, len(body))
+            self.service.counters.note_unread(str(status), code, len(body))
         else:
             cycle.refusal = str(status), code, len(body)
         self.transport.write(head + body)

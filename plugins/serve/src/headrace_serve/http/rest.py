@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote
@@ -15,9 +14,9 @@ from starlette.applications import Starlette
 from starlette.routing import Match, Route
 
 from headrace.errors import InputError, OverloadedError
+from headrace.keys import REQUEST_SIZE
 from headrace_serve.admission.keys import Keys
 from headrace_serve.errors import (
-    DisconnectedError,
     NotBuiltError,
     UnavailableError,
     UnknownModelError,
@@ -26,17 +25,28 @@ from headrace_serve.errors import (
 )
 from headrace_serve.http import extensions as rest_extensions
 from headrace_serve.http import openapi
-from headrace_serve.http.api_requests import handler_of
+from headrace_serve.http.api_requests import handlers_of
+from headrace_serve.http.endpoints import Direct, Endpoint, completed
 from headrace_serve.http.exchange import Exchange, Reply, Wire
 from headrace_serve.http.generate import generate, generate_stream
 from headrace_serve.http.metrics import Snapshot, encoded
 from headrace_serve.http.page_routes import PAGE_ROUTES
-from headrace_serve.http.plain_route import run
+from headrace_serve.http.plain_route import RUN, run
 from headrace_serve.http.plans import Plan, Plans
 from headrace_serve.http.preflight import Origins
-from headrace_serve.http.tensors import HEADER_LENGTH, read_again, read_body, write_body
+from headrace_serve.http.tensors import (
+    HEADER_LENGTH,
+    HEADER_LENGTH_BYTES,
+    OCTETS,
+    read_again,
+    read_body,
+    write_body,
+)
 from headrace_serve.http.waiting import receive, wait_for
-from headrace_serve.inference.parameters import TRACED, without_nulls
+from headrace_serve.inference.messages import Asked
+from headrace_serve.inference.parameters import without_nulls
+from headrace_serve.inference.requests import RESPONSE_PARAMETERS, written
+from headrace_serve.inference.results import JSON
 from headrace_serve.inference.tensors import complete
 from headrace_serve.models import described
 from headrace_serve.models.catalogue import build_models
@@ -45,16 +55,18 @@ from headrace_serve.service import Service
 from headrace_serve.threads import Pool
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+    from collections.abc import AsyncIterator, Mapping
 
     from starlette.types import Receive, Scope, Send
 
     from headrace_serve.admission.keys import Right
     from headrace_serve.apis.routes import ApiRoute
+    from headrace_serve.http.endpoints import Handler
+    from headrace_serve.http.tensors import Wanted
+    from headrace_serve.inference.messages import Answer
+    from headrace_serve.inference.parsed_requests import ParsedRequest, PlainOutputs
 
-    Handler = Callable[[Exchange], Awaitable[Reply | None]]
-
-__all__ = ["Application", "Endpoint", "application", "asgi"]
+__all__ = ["Application", "application", "asgi"]
 
 logger = logging.getLogger("headrace.serve")
 
@@ -63,8 +75,6 @@ _METRICS = Pool("metrics", 2)
 _DUMPS = Pool("memory", 1)
 _dumping: list[None] = []
 """Holds something while a request reads what is remembered. Used by one event loop."""
-_OCTETS = "application/octet-stream"
-_HEADER_LENGTH = HEADER_LENGTH.encode()
 
 
 def asgi(models: Any, **settings: Any) -> Starlette:
@@ -138,8 +148,9 @@ class Application(Starlette):
         if scope["type"] == "websocket":  # no route is one; its server answers 403
             await send({"type": "websocket.close"})
         elif scope["type"] == "http":
-            plan, varying = self._plans.made(dict(scope), scope["headers"])
-            await plan.route.answer(Wire(plan, varying, scope, receive, send))
+            head = self._plans.made(dict(scope), scope["headers"])
+            wire = Wire(self.table.service, head, scope, receive, send)
+            await head.plan.route.answer(wire)
         else:
             await super().__call__(scope, receive, send)
 
@@ -213,10 +224,11 @@ def _table(service: Service, *, admin: bool) -> list[Route]:
         *,
         own: bool = False,
         probe: bool = False,
+        direct: Direct | None = None,
     ) -> Route:
         name = f"{method} {path}"
         costs = method == "POST" or not (right is None or path in _DOCUMENTS)
-        endpoint: Any = Endpoint(service, name, handler, right, own, costs, probe)
+        endpoint: Any = Endpoint(service, name, handler, right, own, costs, probe, direct=direct)
         return Route(path, endpoint, methods=[method])
 
     def per_model(
@@ -224,23 +236,23 @@ def _table(service: Service, *, admin: bool) -> list[Route]:
         end: str,
         handler: Handler,
         right: Right | None = "describe",
-        *,
-        probe: bool = False,
+        **more: Any,
     ) -> list[Route]:
         places = ("/v2/models/{model}", "/v2/models/{model}/versions/{version}")
-        return [route(method, f"{root}{end}", handler, right, probe=probe) for root in places]
+        return [route(method, f"{root}{end}", handler, right, **more) for root in places]
 
     def api_route(place: str, api: ApiRoute) -> Route:
         method, path = place.split()
+        handler, direct = handlers_of(api)
         endpoint: Any = Endpoint(
             service,
             place,
-            handler_of(api),
+            handler,
             api.right,
             costs=method == "POST" or api.right is not None,
-            is_task=True,
             later="{model}" not in path,
             error=api.error,
+            direct=direct,
         )
         if path.endswith("/{model}"):  # clients do not quote the slashes of a name
             path = f"{path[:-1]}:path}}"
@@ -257,8 +269,8 @@ def _table(service: Service, *, admin: bool) -> list[Route]:
     if admin:
         return operating
     return [
-        *per_model("POST", "/infer", _infer, "infer"),
-        route("POST", "/run/{model}", run, "infer"),
+        *per_model("POST", "/infer", _infer, "infer", direct=_INFER),
+        route("POST", "/run/{model}", run, "infer", direct=RUN),
         *per_model("POST", "/generate", generate, "infer"),
         *per_model("POST", "/generate_stream", generate_stream, "infer"),
         route("GET", "/openapi.json", _openapi),
@@ -292,118 +304,54 @@ _UNSUPPORTED = (
 )
 
 
-@dataclass(frozen=True)
-class Endpoint:
-    """Answers the requests of one route: asks the gate, then for the key. Every error becomes an answer.
-
-    Args:
-        service: The service.
-        name: The name of the route.
-        handler: Answers a request that may come in.
-        right: The right that the key must have. None: no key is needed.
-        own: Whether, without keys, only the server's own pages may use it.
-        costs: Whether, without keys, pages of other sites may not ask for it, even if they cannot read the answer.
-        is_task: Whether its handler is code of others, which may need a task of asyncio.
-        probe: Whether it may be asked for by any host: a probe comes by the address of a pod.
-        later: Whether the handler checks the key for each model.
-        error: Makes the body of a refusal for its status, code and text. None: it is that of the protocol.
-    """
-
-    service: Service
-    name: str
-    handler: Handler
-    right: Right | None
-    own: bool = False
-    costs: bool = True
-    probe: bool = False
-    is_task: bool = False
-    later: bool = False
-    error: Any = None
-
-    async def answer(self, wire: Any) -> None:
-        """Answer a request: with a plan, from its body to the last byte of the answer.
-
-        Args:
-            wire: The request as it comes: a `headrace_serve.http.cycle.Cycle`, or a `Wire` of ASGI.
-        """
-        exchange = Exchange(self.service, wire)
-        try:
-            try:
-                reply = await self._reply(exchange)
-                if reply is None:  # it was sent, event by event
-                    return
-            except DisconnectedError:
-                raise
-            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - each is answered
-                reply = self._failed(exchange, error)
-            try:
-                if not exchange.reply_now(reply):
-                    await exchange.reply(reply)
-            except OverloadedError as error:  # answers that clients do not take use all the room
-                await exchange.reply(self._failed(exchange, error))
-        except DisconnectedError:
-            return
-        except Exception:
-            logger.exception("the answer of %s could not be sent", self.name)
-            wire.abort()
-        finally:
-            exchange.end()
-            wire.task = None
-
-    def _reply(self, exchange: Exchange) -> Awaitable[Reply | None]:
-        """Ask the gate, unless it has let in such a request, and for the key; then give what makes the answer."""
-        keys, plan = self.service.keys, exchange.plan
-        if not plan.passed:
-            self.service.gate.check(plan.scope, self, keyed=keys is not None)
-            plan.passed = True
-            if plan.keep is not None:
-                plan.keep()
-        if keys is not None and self.right is not None:
-            model = plan.path.get("model")
-            key = keys.check(exchange.headers, self.right, model, later=self.later)
-            exchange.line.key = key
-        return self.handler(exchange)
-
-    def _failed(self, exchange: Exchange, error: BaseException) -> Reply:
-        """Return the answer for an error."""
-        refused = exchange.refused(error)
-        after = self.service.retry_after_s(exchange.model, error) if refused.retry else 0
-        reply = Reply.refused(refused, exchange.identifier or exchange.request_id, after)
-        if self.error is not None:
-            reply.parts = [orjson.dumps(self.error(refused.status, refused.code, refused.text))]
-        return reply
-
-
 async def _infer(exchange: Exchange) -> Reply:
-    service, length = exchange.service, exchange.wire.varying.get(_HEADER_LENGTH, b"")
+    length = exchange.varying.get(HEADER_LENGTH_BYTES, b"")
     model = exchange.enter()
     most = None if length else exchange.limits.max_json_bytes
-    body: Any = None if model is None else exchange.whole(most)
-    if model is None or body is None:
-        model, body = await receive(exchange, model, most)
-    known = read_again(body, length, model)
-    if known is None:
-        known = await read_body(body, length.decode("latin-1"), model, exchange)
-    asked, wanted = known
-    if asked.request is None or exchange.request_id or not TRACED.isdisjoint(exchange.wire.varying):
-        complete(asked, exchange.request_id, exchange.headers, exchange.line)
-    wire = exchange.wire
-    if wire.disconnected:
-        raise DisconnectedError
-    wire.is_watched = True
+    model, body = await receive(exchange, model, most)
+    request = read_again(exchange, model, body) if exchange.document is None else None
+    if request is not None:
+        return await completed(exchange, request, _INFER)
+    asked, wanted = await read_body(body, length.decode("latin-1"), model, exchange)
+    complete(asked, exchange.header_id, exchange.headers, exchange)
+    work = exchange.service.infer(model, asked, exchange, exchange.limits)
+    answer = await exchange.while_connected(work)
+    return await _reply_with(answer, wanted, asked.parsed)
+
+
+def _write_again(exchange: Any, request: dict[str, Any]) -> Reply | None:
+    """Return the answer where only its numbers differ from an earlier one."""
+    again: PlainOutputs | None = exchange.form.again
+    if again is None or RESPONSE_PARAMETERS in request:
+        return None
+    parts = again.parts(request["result"], exchange.identifier)
+    if parts is None:
+        return None
+    exchange.note_answered(request.get(REQUEST_SIZE, 1))
+    return Reply.of_inference(parts, again.content_type, again.headers)
+
+
+async def _finish(exchange: Exchange, request: dict[str, Any]) -> Reply:
+    """Answer a request of a form that has not been answered yet, or with more than numbers."""
+    model, form = exchange.model, exchange.form
+    asked = Asked([], form.outputs, exchange.identifier, form.parameters, parsed=form)
     try:
-        answer = await service.infer(model, asked, exchange.line, exchange.limits)
-    except asyncio.CancelledError:
-        exchange.check_connected()
+        answer = await written(model, asked, request, exchange.limits, {})
+    except BaseException as error:
+        exchange.service.note_failed(model, error, exchange, exchange.began_ns)
         raise
-    wire.is_watched = False
-    again: Any = None if asked.parsed is None else asked.parsed.again
-    if answer.body is not None:
-        return Reply(200, answer.body, _OCTETS, again.headers, compressible=True)
-    parts, size = await write_body(answer, wanted, None if answer.parameters else asked.parsed)
+    exchange.note_answered(answer.inferences)
+    return await _reply_with(answer, form.wanted, form)
+
+
+async def _reply_with(answer: Answer, wanted: Wanted, parsed: ParsedRequest | None) -> Reply:
+    parts, size = await write_body(answer, wanted, None if answer.parameters else parsed)
     if size is None:
-        return Reply.of_inference(parts, "application/json")
-    return Reply.of_inference(parts, _OCTETS, {HEADER_LENGTH: str(len(parts[0]))})
+        return Reply.of_inference(parts, JSON)
+    return Reply.of_inference(parts, OCTETS, {HEADER_LENGTH: str(len(parts[0]))})
+
+
+_INFER = Direct(read_again, _write_again, _finish)
 
 
 async def _server(exchange: Exchange) -> Reply:
@@ -459,8 +407,9 @@ async def _model_ready(exchange: Exchange) -> Reply:
         # The answer does not list the served models, because this route needs no key and would reveal them to
         # everybody.
         raise UnknownModelError(error.name, error.version) from None
-    except UnavailableError:  # it is being loaded
-        return Reply.json({"name": name, "ready": False}, 503)
+    except UnavailableError:  # it is being loaded, or was not built yet
+        ready = service.takes_requests(name, version)
+        return Reply.json({"name": name, "ready": ready}, 200 if ready else 503)
     ready = service.is_ready(model)
     return Reply.json({"name": model.name, "ready": ready}, 200 if ready else 503)
 
@@ -512,7 +461,7 @@ async def _unsupported(exchange: Exchange) -> Reply:
 async def _nothing(routes: Routes, exchange: Exchange) -> Reply:
     method, path = exchange.scope["method"], exchange.scope["path"]
     own = path.removeprefix(exchange.scope["root_path"])
-    exchange.line.code = "route"
+    exchange.code = "route"
     docs, takes = f"{exchange.scope['root_path']}/docs", ", ".join(routes.takes(exchange.scope))
     problem = f"there is no route {method} {path}; {docs} lists the routes"
     status, text = (405, f"{path} takes {takes}") if takes else (404, problem)

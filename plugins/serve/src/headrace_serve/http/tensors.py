@@ -11,9 +11,11 @@ from headrace.errors import InputError
 from headrace_serve.client_input import whole_number
 from headrace_serve.datatypes import ONLY_BINARY, as_json_values, from_json
 from headrace_serve.errors import ItemError, NotJsonError
+from headrace_serve.http.exchange import SMALL_JSON_BYTES
 from headrace_serve.inference.messages import Asked, Encoded
-from headrace_serve.inference.parameters import flag, without_nulls
-from headrace_serve.inference.parsed_requests import ParsedRequest, PlainOutputs
+from headrace_serve.inference.parameters import flag, with_trace, without_nulls
+from headrace_serve.inference.parsed_requests import IN_JSON, ParsedRequest, PlainOutputs
+from headrace_serve.inference.results import JSON
 from headrace_serve.inference.tensors import (
     check_number,
     read_form,
@@ -29,13 +31,22 @@ if TYPE_CHECKING:
     from headrace_serve.inference.messages import Answer, Tensor
     from headrace_serve.models.model import Model
 
-__all__ = ["HEADER_LENGTH", "Wanted", "read_again", "read_body", "write_body"]
+__all__ = [
+    "HEADER_LENGTH",
+    "HEADER_LENGTH_BYTES",
+    "OCTETS",
+    "Wanted",
+    "read_again",
+    "read_body",
+    "write_body",
+]
 
 HEADER_LENGTH = "inference-header-content-length"
 """The header with the number of bytes of the JSON, behind which the binary data begins."""
 
-_DIGITS = 15
-_NONE: list[Encoded] = []
+HEADER_LENGTH_BYTES = HEADER_LENGTH.encode()
+OCTETS = "application/octet-stream"
+
 _OF_INPUTS = ("name", "shape", "datatype", "parameters", "data")
 _KEYS = ("id", "model_name", "parameters", "inputs", "outputs")
 
@@ -55,22 +66,49 @@ class Wanted:
         return self.binary.get(name, self.binary.get(None, False))
 
 
-def read_again(
-    body: bytes | memoryview, length: bytes, model: Model
-) -> tuple[Asked, Wanted] | None:
-    """Read a body whose JSON an earlier request has had. None for any other; the arguments are those of `read_body`."""
-    if not length.isdigit() or len(length) > _DIGITS:
-        return None
-    place = int(length)
-    known = model.rest_requests.known.get(bytes(body[:place]))
-    if known is None or known.size != len(body) - place:
-        return None
-    binary, plain = memoryview(body)[place:], known.plain
-    if plain is None:
-        return _filled(known, binary), known.wanted
-    asked = Asked(_NONE, known.outputs, "", known.parameters)
-    asked.parsed, asked.request = known, plain.request(binary)
-    return asked, known.wanted
+def read_again(exchange: Exchange, model: Model, body: bytes) -> dict[str, Any] | None:
+    """Return the request of the pipeline for a body of a form that an earlier request has had. None for any other.
+
+    The form of a body with binary data is its JSON, that of JSON is the JSON without the elements of its tensors.
+
+    Raises:
+        HeadraceError: As `read_body`.
+    """
+    length, known = exchange.varying.get(HEADER_LENGTH_BYTES), model.rest_requests.known
+    if length is not None:
+        place = whole_number(length.decode("latin-1"))
+        form = None if place is None else known.get(body[:place])
+        if form is None or form.plain is None or form.size != len(body) - (place or 0):
+            return None
+        request = form.plain.request(body, place or 0)
+    else:
+        if len(body) > min(SMALL_JSON_BYTES, exchange.limits.max_json_bytes):
+            return None
+        document: Any = exchange.parsed_now(body)
+        exchange.document = document
+        said, values, identifier = _without_elements(document)
+        form = known.get(said)
+        if form is None or form.plain is None:
+            return None
+        exchange.identifier = identifier
+        request = form.plain.request_of(form.inputs, values)
+    exchange.form = form
+    if traced := exchange.traced:
+        exchange.parameters = with_trace({}, traced)
+    return request
+
+
+def _without_elements(document: Any) -> tuple[bytes, list[Any], str]:
+    """Return the JSON of a request without its id and the elements of its tensors, these, and the id; ``b""`` where it may be wrong."""
+    try:
+        plain = {**document, "inputs": [{**tensor} for tensor in document["inputs"]]}
+        values = [tensor.pop("data") for tensor in plain["inputs"]]
+        identifier = plain.pop("id", "")
+        if type(identifier) is str:
+            return b"JSON" + orjson.dumps(plain), values, identifier
+    except (TypeError, KeyError):
+        pass
+    return b"", [], ""
 
 
 async def read_body(
@@ -98,7 +136,12 @@ async def read_body(
             )
         length = given
     head, binary = bytes(body[:length]), memoryview(body)[length:]
-    parsed: Any = await exchange.parsed(head)
+    known = model.rest_requests.known.get(head) if header_length else None
+    if known is not None and known.size == len(binary):
+        return _filled(known, binary), known.wanted
+    parsed: Any = exchange.document
+    if parsed is None:
+        parsed = await exchange.parsed(head)
     exchange.note_identifier(parsed)
     document = _object("the request", parsed, _KEYS)
     if document.get("model_name", model.name) != model.name:
@@ -118,14 +161,25 @@ async def read_body(
     if not isinstance(identifier, str):
         raise InputError("id", expected="a string", got=type(identifier).__name__)
     asked = Asked(inputs, outputs, identifier, parameters, classes=classes)
-    plain = not (identifier or classes or any(tensor.parameters for tensor in inputs))
-    if len(reader.sizes) == len(inputs) and plain:
-        said = [
-            (tensor.name, tensor.datatype, tensor.shape, size)
-            for tensor, size in zip(inputs, reader.sizes, strict=True)
-        ]
-        model.rest_requests.keep(head, ParsedRequest(said, outputs, dict(parameters), wanted))
+    _keep(model, asked, reader.sizes, wanted, _without_elements(parsed)[0] if not binary else head)
     return asked, wanted
+
+
+def _keep(model: Model, asked: Asked, sizes: list[int], wanted: Wanted, said: bytes) -> None:
+    """Keep what a request has said, if all that is not said there are the elements of its inputs, and the id of one of JSON."""
+    if asked.classes or not said or any(tensor.parameters for tensor in asked.inputs):
+        return
+    in_json = not sizes
+    if in_json:
+        sizes = [IN_JSON] * len(asked.inputs)
+    elif asked.id or len(sizes) < len(asked.inputs):
+        return
+    inputs = [
+        (tensor.name, tensor.datatype, tensor.shape, size)
+        for tensor, size in zip(asked.inputs, sizes, strict=True)
+    ]
+    asked.parsed = ParsedRequest(inputs, asked.outputs, dict(asked.parameters), wanted)
+    model.rest_requests.keep(said, asked.parsed)
 
 
 def _filled(parsed: ParsedRequest, binary: memoryview) -> Asked:
@@ -284,10 +338,6 @@ def _written(
 ) -> tuple[list[bytes | memoryview], int | None]:
     """Write the body of an answer; see `write_body`."""
     parts: list[bytes | memoryview] = []
-    described = [(out.name, out.datatype, out.shape, out.parameters) for out in answer.outputs]
-    if parsed is not None and parsed.answered is not None and parsed.answered[0] == described:
-        head = parsed.answered[1]
-        return [head, *[tensor_view(tensor) for tensor in answer.outputs]], len(head)
     outputs: list[dict[str, Any]] = []
     for tensor in answer.outputs:
         output: dict[str, Any] = {
@@ -312,24 +362,38 @@ def _written(
     header = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
     # The number of bytes follows from the shapes, but for BYTES.
     fixed = all(tensor.datatype != "BYTES" for tensor in answer.outputs)
-    if parsed is not None and fixed and len(parts) == len(outputs):
-        parsed.answered = described, header
-        parsed.again = _again(answer, parsed.outputs, header)
+    if parsed is not None and fixed and len(parts) == len(outputs) and not answer.id:
+        parsed.again = _again(answer, parsed.outputs, [header])
+    elif parsed is not None and fixed and not parts and outputs:
+        parsed.again = _again(answer, parsed.outputs, _pieces(answer, outputs))
     return [header, *parts], len(header) if parts else None
 
 
-def _again(answer: Answer, wanted: list[str] | None, header: bytes) -> PlainOutputs | None:
+def _pieces(answer: Answer, outputs: list[dict[str, Any]]) -> list[bytes]:
+    """Return what stands before the elements of each output in an answer of JSON, and behind those of the last one."""
+    named = {"model_name": answer.model.name, "model_version": answer.model.version}
+    before, pieces = orjson.dumps(named)[:-1] + b',"outputs":[', []
+    for output in outputs:
+        about = orjson.dumps({key: output[key] for key in ("name", "datatype", "shape")})
+        pieces.append(before + about[:-1] + b',"data":')
+        before = b"},"
+    return [*pieces, b"}]"]
+
+
+def _again(answer: Answer, wanted: list[str] | None, heads: list[bytes]) -> PlainOutputs | None:
     """Return how to write the same answer with other numbers. None where that is not all."""
-    forms, ports = [], answer.model.signature.outputs
+    forms, ports, is_binary = [], answer.model.signature.outputs, len(heads) == 1
     for tensor in answer.outputs:
         if (
-            ports[tensor.name].optional
-            or tensor.datatype == "BF16"
+            tensor.datatype == "BF16"
             or tensor.parameters
             or tensor.array.dtype != DATATYPES[tensor.datatype]
         ):
             return None
         forms.append((tensor.array.dtype, tensor.array.shape))
     whole = len(ports) == 1 and not answer.by_name
-    names = list(ports) if wanted is None else wanted
-    return PlainOutputs(None if whole else names, forms, header, {HEADER_LENGTH: str(len(header))})
+    names = [tensor.name for tensor in answer.outputs]
+    absent = [name for name in (ports if wanted is None else wanted) if name not in names]
+    headers = {HEADER_LENGTH: str(len(heads[0]))} if is_binary else {}
+    kind = OCTETS if is_binary else JSON
+    return PlainOutputs(None if whole else names, forms, heads, absent, kind, headers)

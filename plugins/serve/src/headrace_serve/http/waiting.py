@@ -34,8 +34,7 @@ async def receive(exchange: Exchange, model: Model | None, most: int | None) -> 
     """
     if model is None:
         return await wait(exchange)
-    body = exchange.whole(most)
-    body = await exchange.body(most) if body is None else body
+    body = await exchange.body(most)
     now = exchange.again()
     return await wait(exchange, body) if now is None else (now, body)
 
@@ -53,8 +52,7 @@ async def wait(exchange: Exchange, body: bytes | None = None) -> tuple[Model, by
     """
     exchange.give_place_back()
     if body is None:
-        body = exchange.whole()
-        body = await exchange.body() if body is None else body
+        body = await exchange.body()
     timeout_us = await _timeout_us(exchange, body)
     name, version = exchange.path["model"], exchange.path.get("version", "")
     model = await wait_for(exchange, name, version, timeout_us)
@@ -68,7 +66,7 @@ async def wait_for(
     exchange: Exchange, name: str, version: str = "", timeout_us: int | None = None
 ) -> Model:
     """Wait until a model has come, within its time from the first wait of the request on; as `wait`."""
-    line, most_ms = exchange.line, exchange.service.limits.max_timeout_ms
+    line, most_ms = exchange, exchange.service.limits.max_timeout_ms
     times_s = [timeout_us / 1e6] if timeout_us else []
     times_s += [] if most_ms is None else [most_ms / 1e3]
     if times_s and line.until_s is None:

@@ -89,7 +89,6 @@ class Asked:
         request_id: The id of the request where ``id`` is ``""``: that of the header ``X-Request-Id``.
         parsed: What the request shares with an earlier one. None: it was read anew.
         fields: The keys of the pipeline's request that the fields of a model's JSON give. None: its inputs are tensors.
-        request: The request of the pipeline, where ``parsed`` says how to make it. None: it is made from ``inputs``.
     """
 
     inputs: list[Encoded]
@@ -103,7 +102,6 @@ class Asked:
     classes: dict[str, int] = field(default_factory=dict)
     client: dict[str, Any] = field(default_factory=dict)
     fields: dict[str, Any] | None = None
-    request: dict[str, Any] | None = None
 
 
 @dataclass(slots=True)
@@ -117,7 +115,6 @@ class Answer:
         inferences: The number of rows, or items, that succeeded.
         parameters: The parameters of the answer.
         by_name: Whether the outputs are values of a dict, and not the result itself.
-        body: The body over REST, where the parsed request says how to write it: then there are no ``outputs``.
     """
 
     model: Model
@@ -126,4 +123,3 @@ class Answer:
     inferences: int = 1
     parameters: dict[str, Any] = field(default_factory=dict)
     by_name: bool = True
-    body: list[bytes | memoryview] | None = None

@@ -7,14 +7,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import orjson
 
 from headrace.keys import REQUEST_SIZE
+from headrace_serve.datatypes import from_json
+from headrace_serve.threads import MANY
 from headrace_tensors import DATATYPES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["COPIED_BYTES", "ParsedRequest", "PlainInputs", "PlainOutputs"]
+__all__ = ["COPIED_BYTES", "IN_JSON", "ParsedRequest", "PlainInputs", "PlainOutputs"]
+
+IN_JSON = -1
+"""The number of bytes of a tensor whose elements are in the JSON."""
 
 COPIED_BYTES = 4096
 """Smaller tensors are copied to bytes, because making a view of their bytes takes longer."""
@@ -31,8 +37,6 @@ class ParsedRequest:
         size: The bytes of all tensors together.
         checked: Whether it was found to fit the signature of the model.
         plain: How the request of the pipeline is made where all inputs are numbers. None where it is not known, or not so.
-        answered: The outputs of the last answer without their elements, and the JSON that was sent before their binary
-            data. None before the first answer of which all outputs were binary.
         again: The last answer where all outputs were plain arrays. None for none.
     """
 
@@ -43,7 +47,6 @@ class ParsedRequest:
     size: int = 0
     checked: bool = False
     plain: PlainInputs | None = None
-    answered: tuple[Any, bytes] | None = None
     again: PlainOutputs | None = None
 
     def __post_init__(self) -> None:
@@ -83,12 +86,8 @@ class PlainInputs:
         arrays, rows, place = [], set(), 0
         for name, datatype, shape, size in inputs:
             port, dtype, count = ports[name], DATATYPES[datatype], math.prod(shape)
-            if (
-                datatype in ("BYTES", "BF16")
-                or port.text
-                or port.each
-                or count * dtype.itemsize != size
-            ):
+            fits = size in (count * dtype.itemsize, IN_JSON)
+            if datatype in ("BYTES", "BF16") or port.text or port.each or not fits:
                 return None
             if port.batch_axis is not None:
                 rows.add(shape[port.batch_axis])
@@ -96,11 +95,28 @@ class PlainInputs:
             place += size
         return cls(arrays, next(iter(rows), None)) if len(rows) < 2 else None
 
-    def request(self, raw: Any) -> dict[str, Any]:
-        """Return the request of the pipeline for the bytes of all tensors, one after the other."""
+    def request(self, body: bytes, start: int) -> dict[str, Any]:
+        """Return the request of the pipeline for a body in which the bytes of all tensors begin at a place, one after the other."""
         request: dict[str, Any] = {}
         for key, dtype, count, shape, place in self.arrays:
-            request[key] = np.frombuffer(raw, dtype, count, place).reshape(shape)
+            request[key] = np.frombuffer(body, dtype, count, start + place).reshape(shape)
+        if self.rows is not None:
+            request[REQUEST_SIZE] = self.rows
+        return request
+
+    def request_of(
+        self, inputs: Sequence[tuple[str, str, tuple[int, ...], int]], values: Sequence[Any]
+    ) -> dict[str, Any]:
+        """Return the request of the pipeline for the elements of all inputs, as JSON has them.
+
+        Raises:
+            InputError: As `headrace_serve.datatypes.from_json`.
+        """
+        request: dict[str, Any] = {}
+        for (key, *_), (name, datatype, shape, _), value in zip(
+            self.arrays, inputs, values, strict=True
+        ):
+            request[key] = from_json(name, datatype, shape, value)
         if self.rows is not None:
             request[REQUEST_SIZE] = self.rows
         return request
@@ -113,25 +129,48 @@ class PlainOutputs:
     Attributes:
         names: The outputs. None where the result itself is the only one.
         forms: Dtype and shape of each.
-        head: The JSON that is sent before their bytes.
-        headers: The headers of the answer.
+        heads: The JSON before their bytes, or, where it has their elements, before those of each and behind the last.
+        absent: Optional outputs that this answer lacks. One that has them is written anew.
+        content_type: The type of the answer.
+        headers: Its headers.
     """
 
     names: Sequence[str] | None
     forms: Sequence[tuple[np.dtype[Any], tuple[int, ...]]]
-    head: bytes
+    heads: Sequence[bytes]
+    absent: Sequence[str]
+    content_type: str
     headers: Mapping[str, str]
 
-    def parts(self, result: Any) -> list[bytes | memoryview] | None:
-        """Return the body of the answer for another result. None where it differs in more than its numbers."""
-        names = self.names
-        parts: list[bytes | memoryview] = [self.head]
+    def parts(self, result: Any, identifier: str) -> list[bytes | memoryview] | None:
+        """Return the body of the answer for another result, of a request with an id. None where it differs in more than its numbers."""
+        names, heads = self.names, self.heads
         if (names is not None) is not (type(result) is dict):
             return None
-        for name, (dtype, shape) in zip(names or (None,), self.forms, strict=True):
-            array = result if name is None else result.get(name)
+        if self.absent and any(name in result for name in self.absent):
+            return None
+        is_binary = len(heads) == 1
+        if is_binary and identifier:
+            return None
+        parts: list[bytes | memoryview] = [heads[0]] if is_binary else []
+        for place, (dtype, shape) in enumerate(self.forms):
+            array = result if names is None else result.get(names[place])
             if type(array) is not np.ndarray or array.dtype != dtype or array.shape != shape:
                 return None
-            small = array.nbytes < COPIED_BYTES
-            parts.append(array.tobytes() if small else np.ascontiguousarray(array).data.cast("B"))
+            if is_binary:
+                small = array.nbytes < COPIED_BYTES
+                parts.append(
+                    array.tobytes() if small else np.ascontiguousarray(array).data.cast("B")
+                )
+                continue
+            if array.size > MANY or (dtype.kind == "f" and not _all(np.isfinite(array), None)):
+                return None
+            flat = np.ascontiguousarray(array).reshape(-1)
+            parts += (heads[place], orjson.dumps(flat, None, orjson.OPT_SERIALIZE_NUMPY))
+        if not is_binary:
+            parts.append(heads[-1])
+            parts.append(b',"id":%b}' % orjson.dumps(identifier) if identifier else b"}")
         return parts
+
+
+_all = np.logical_and.reduce

@@ -13,6 +13,7 @@ from headrace.errors import ContractError, InputError, RequestError, RequestsFai
 from headrace_serve.errors import ItemError, refusal
 from headrace_serve.inference.classification import classified
 from headrace_serve.inference.messages import Answer
+from headrace_serve.inference.outcomes import run_soon
 from headrace_serve.inference.parameters import (
     FINAL,
     SEQUENCES,
@@ -24,7 +25,6 @@ from headrace_serve.inference.parameters import (
     of_sequence,
 )
 from headrace_serve.inference.results import elements_of, tensors_of
-from headrace_serve.inference.steps import Outcome
 from headrace_serve.threads import call_by_size
 
 if TYPE_CHECKING:
@@ -39,9 +39,8 @@ if TYPE_CHECKING:
     from headrace_serve.monitoring.run_times import RunTimes
 
 __all__ = [
-    "answer_again",
+    "RESPONSE_PARAMETERS",
     "begin",
-    "begin_plain",
     "check_written",
     "infer",
     "item_count",
@@ -53,7 +52,7 @@ __all__ = [
 ]
 
 _PASSING = (429, 503, 504)
-_RESPONSE_PARAMETERS = "response_parameters"
+RESPONSE_PARAMETERS = "response_parameters"
 """The key under which a backend writes parameters of the response."""
 
 
@@ -98,7 +97,7 @@ async def infer(
     if partial:
         raise InputError(f"parameter 'partial' is for inputs of items, and {model.name!r} has none")
     request = made_request(model, values, fixed, None)
-    await Outcome(model.pipe, request, **call)
+    await run_soon(model.pipe, request, **call)
     return await written(model, asked, request, limits, parameters)
 
 
@@ -115,38 +114,9 @@ async def written(
     outputs = await call_by_size(elements_of(result), write)
     check_written(model, outputs, limits)
     outputs = await with_classes(model, outputs, asked)
-    parameters |= request.get(_RESPONSE_PARAMETERS) or {}
+    parameters |= request.get(RESPONSE_PARAMETERS) or {}
     rows, by_name = request.get(keys.REQUEST_SIZE, 1), isinstance(result, dict)
     return Answer(model, asked.id, outputs, rows, parameters, by_name=by_name)
-
-
-def begin_plain(
-    model: Model, asked: Asked, request: dict[str, Any], limits: Limits, priority_default: int
-) -> Outcome:
-    """Begin a request of the pipeline whose arrays are views of its bytes. The other arguments are those of `infer`."""
-    identifier = asked.id or asked.request_id
-    if identifier:
-        request[keys.REQUEST_ID] = identifier
-    parameters, parsed = asked.parameters, asked.parsed
-    traced = parsed is None or parameters is not parsed.parameters
-    if asked.client or asked.times is not None or traced:
-        add_context(request, parameters, asked.times, asked.client)
-    # It has no parameters that would give it a time.
-    if asked.timeout_s is None and limits.max_timeout_ms is None:
-        return Outcome(model.pipe, request)
-    call = call_arguments(parameters, asked.timeout_s, limits, priority_default)
-    return Outcome(model.pipe, request, **call)
-
-
-def answer_again(model: Model, asked: Asked, request: dict[str, Any]) -> Answer | None:
-    """Return the answer of a request that has ended, where it differs from an earlier one in its numbers alone; else None."""
-    parsed = asked.parsed
-    if parsed is None or parsed.again is None or _RESPONSE_PARAMETERS in request:
-        return None
-    body = parsed.again.parts(request["result"])
-    if body is None:
-        return None
-    return Answer(model, asked.id, [], request.get(keys.REQUEST_SIZE, 1), body=body)
 
 
 async def begin(
@@ -250,7 +220,7 @@ async def _run_items(
     """
     if len(requests) == 1:  # a call with a single dict is cheaper than one with a list
         try:
-            await Outcome(model.pipe, requests[0], **call)
+            await run_soon(model.pipe, requests[0], **call)
         except RequestError as error:
             if not partial or refusal(error).status in _PASSING:
                 raise ItemError(0, error) from error

@@ -161,7 +161,7 @@ class Catalogue:
             lost = [model for model in versions.values() if model.failed or not model.unloaded]
             lost = [model for model in lost if model.code != "memory"]
             lost = [model for model in lost if (model.name, model.version) not in lazy]
-            if lost and not any(model.ready for model in versions.values()):
+            if lost and not any(model.serves for model in versions.values()):
                 reasons[name] = lost[-1].reason or f"it is {lost[-1].pipe.stats()['state']}"
         return reasons
 
@@ -177,12 +177,12 @@ class Catalogue:
         Args:
             before: The models that are served no more. Their requests are measured no more.
         """
+        for model in before:  # while their pipelines still give leases
+            if self.get(model.name, model.version) is not model:
+                model.leave()
         if self._prepared is not None:
             self.held.entries.update(self._entries)
             self._prepared.switch()
-        for model in before:
-            if self.get(model.name, model.version) is not model:
-                model.leave()
 
     def wait(self, timeout: float) -> None:
         """Wait after `switch` until the pipelines of before are closed, at most ``timeout`` seconds."""

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["config", "index", "model_metadata", "server_metadata", "statistics"]
 
+_ABSENT = "not in memory: its next request loads it"
+
 _EXTENSIONS = (
     "binary_tensor_data",
     "model_configuration",
@@ -174,33 +176,32 @@ def _statistics(model: Model) -> dict[str, Any]:
 
 
 def index(service: Service, *, only_ready: bool = False) -> list[dict[str, str]]:
-    """Return every version of every model with its state, and every alias, which is not ready or not by itself."""
-    rows, models = [], service.models
-    if not only_ready:
-        for alias, shares in service.aliases().items():
-            reason = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
-            rows.append({"name": alias, "version": "", "state": "ALIAS", "reason": reason})
-        for name, version in sorted(models.lazy):
-            why = service.updates.last_failure(name, version)
-            reason = f"its last build has failed: {why}" if why else "its first request builds it"
-            rows.append(
-                {"name": name, "version": version, "state": "UNAVAILABLE", "reason": reason}
-            )
-        loading = {"state": "LOADING", "reason": ""}
-        rows += [{"name": n, "version": v, **loading} for n, v in sorted(models.loading)]
-    for model in models:
-        state, reason = _state(model)
-        if state == "READY" or not only_ready:
-            rows.append(
-                {"name": model.name, "version": model.version, "state": state, "reason": reason}
-            )
-    return rows
+    """Return every version of every model with its state, and every alias, which is not ready or not by itself.
+
+    READY means that a request would be served. The reason says it of one that is not in memory.
+    """
+    models = service.models
+    rows = [(*place, *_state_before(service, *place)) for place in sorted(models.lazy)]
+    rows += [(*place, "LOADING", "") for place in sorted(models.loading)]
+    rows += [(model.name, model.version, *_state(model)) for model in models]
+    for alias, shares in service.aliases().items():
+        reason = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+        rows.append((alias, "", "ALIAS", reason))
+    keys = ("name", "version", "state", "reason")
+    every = [dict(zip(keys, row, strict=True)) for row in rows]
+    return [row for row in every if row["state"] == "READY" or not only_ready]
+
+
+def _state_before(service: Service, name: str, version: str) -> tuple[str, str]:
+    """Give the state, and its reason, of a model that was not built yet."""
+    why = service.updates.last_failure(name, version)
+    return ("UNAVAILABLE", f"its last build has failed: {why}") if why else ("READY", _ABSENT)
 
 
 def _state(model: Model) -> tuple[str, str]:
     """Give the state of a model and its reason; while a load builds the next pipeline, the old one is READY."""
-    if model.ready:
-        return "READY", ""
+    if model.serves:
+        return "READY", "" if model.ready else _ABSENT
     if model.loading:
         return "LOADING", ""
     if model.unloaded:

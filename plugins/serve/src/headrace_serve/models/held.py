@@ -79,7 +79,8 @@ class Held:
             aliases: The shares of each alias.
             before: Gives the model that is served until now under a name and a version.
             others: Whether the other models stay.
-            lazy: Whether those that a request builds stay so, unless they are built already. If not, they are built now.
+            lazy: Whether those that a request builds stay so, unless they are built already, and those that have not changed
+                stay as they are. If not, all are built now.
             memory: The budget from now on. None: as it is.
 
         Returns:
@@ -113,7 +114,7 @@ class Held:
         late = [
             f"{name}:{version}"
             for (name, version), entry in entries.items()
-            if lazy and entry.lazy and (before is None or before(name, version) is None)
+            if lazy and entry.lazy and not (before and _is_here(before(name, version)))
         ]
         for entry in entries.values():
             _check_exchange(entry, workers=self._workers, allow_import=self._allow_import)
@@ -125,7 +126,7 @@ class Held:
             configs = {**_configs(fresh), **aliases}
             stay = others or {name for name, _ in kept}
             with _placing_keys():
-                prepared = self.models.prepare(configs, keep_others=stay, lazy=late)
+                prepared = self.models.prepare(configs, keep_others=stay, lazy=late, anew=not lazy)
             try:
                 self._start_exchanges(kept)
             except BaseException:
@@ -136,9 +137,13 @@ class Held:
         try:
             models = [model for place in kept if before is not None and (model := before(*place))]
             for place, entry in fresh.items():
-                pipe = prepared.pipelines.get(place)
+                pipe, now = prepared.pipelines.get(place), before and before(*place)
+                if now is not None and place[0] in prepared.unchanged:
+                    if entry == self.entries.get(place):
+                        models.append(now)
+                        continue
+                    pipe = now.pipe if _is_here(now) else None
                 if pipe is not None or isinstance(entry.config, headrace.Pipeline):
-                    now = None if before is None else before(*place)
                     models.append(self._model(*place, entry, now, pipe))
         except BaseException:
             prepared.close()
@@ -223,6 +228,10 @@ class Held:
     def _check(self, name: str, version: str, pipe: Pipeline) -> None:
         """Fail the build of a pipeline of which clients could not be told what it takes and gives."""
         self.made(name, version, pipe)
+
+
+def _is_here(model: Model | None) -> bool:
+    return model is not None and not model.unloaded
 
 
 def _exchanged(entries: Entries, before: Callable[[str, str], Model | None]) -> Entries:

@@ -163,6 +163,11 @@ class Model:
         """Whether the model takes requests."""
         return self.pipe.ready and not self.unloaded
 
+    @property
+    def serves(self) -> bool:
+        """Whether a request would be served: the model is here, or a request brings it back, and its last build has not failed."""
+        return self.ready or (self.absent and not self.failed)
+
     def leave(self) -> None:
         """Measure no more requests, and keep the pipeline open for those that are read and have yet to reach it."""
         self.measured.close()

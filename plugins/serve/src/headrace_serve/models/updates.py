@@ -144,7 +144,8 @@ class ModelUpdates:
 
     def _changed(self, source: Any, change: Change) -> None:
         """Take a change, in the thread that makes it and that waits for this."""
-        if change.reason and change.state in {"failed", "ready"}:  # ready: its update has failed
+        has_failed = change.state == "failed" or (change.state == "ready" and not change.replaces)
+        if change.reason and has_failed:  # ready: its update has failed, or its exchange
             logger.warning("model %r: %s", f"{change.name}:{change.version}", change.reason)
         self.load_counts.note(change)
         if change.state != "loading":
@@ -262,7 +263,9 @@ class ModelUpdates:
         return {"state": state, "memory": memory}
 
     def last_failure(self, name: str, version: str) -> str:
-        """Return why a lazy model that was asked for could not be built; ``""`` if none has failed."""
+        """Return why a lazy model that was asked for could not be built, or served; ``""`` if none has failed."""
+        if (name, version) in self._refused:
+            return "it cannot be served"
         known = _status(self._source_of(name, version), name, version)
         return str(known["reason"]) if known.get("state") == "failed" else ""
 

@@ -39,7 +39,7 @@ class AccessLine:
 
     Attributes:
         route: The route of HTTP, or the name of the call of gRPC.
-        model, status, code: Texts, empty until they are known.
+        model_name, status, code: Texts, empty until they are known.
         key: The name of the client's key. Empty without keys.
         request_id: The id of the request: of the protocol, else of the header ``X-Request-Id``. ``""`` without one.
         traceparent: The parameter or header of this name.
@@ -55,7 +55,7 @@ class AccessLine:
         began_s: When the request began, as `Counters.begin` gives it.
     """
 
-    model = status = code = key = request_id = traceparent = ""
+    model_name = status = code = key = request_id = traceparent = ""
     peer: tuple[Any, ...] | list[Any] | Callable[[], str] | None = None
     received_bytes = sent_bytes = 0
     times: RunTimes | None = None
@@ -130,7 +130,7 @@ class AccessLine:
         identifier = identifier or self.request_id
         fields: dict[str, Any] = {
             "route": self.route,
-            "model": self.model or None,
+            "model": self.model_name or None,
             "status": self.status or None,
             "code": self.code or None,
             "request_id": identifier[:_LONGEST_ID] or None,

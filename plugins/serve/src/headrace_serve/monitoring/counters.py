@@ -68,7 +68,7 @@ class Counters:
         if self._idle is not None and not self.in_flight[protocol]:
             self._idle.set()
         route = line.route
-        key = (route, line.model, line.status or "disconnected")
+        key = (route, line.model_name, line.status or "disconnected")
         self.requests[key] = self.requests.get(key, 0) + 1
         self.received_bytes[route] = self.received_bytes.get(route, 0) + line.received_bytes
         self.sent_bytes[route] = self.sent_bytes.get(route, 0) + line.sent_bytes

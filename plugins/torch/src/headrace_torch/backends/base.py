@@ -163,13 +163,13 @@ class Given(NamedTuple):
     own: Any
 
 
-def _with_own_shape(error: Exception, given: Given) -> Exception:
+def _with_own_shape(error: Exception, item: Given) -> Exception:
     """Make an InputError show the tensor of the request, without the batch axis that was added to a sample."""
     from headrace_torch.requests.tensors import described
 
-    shown = isinstance(error, InputError) and error.got == described(given.tensor)
-    if isinstance(error, InputError) and shown and given.sample:
-        error.got = described(given.own)
+    shown = isinstance(error, InputError) and error.got == described(item.tensor)
+    if isinstance(error, InputError) and shown and item.sample:
+        error.got = described(item.own)
     return error
 
 
@@ -243,17 +243,17 @@ class PerTensor(TensorBackend):
         """Read each request on its own, and compute requests of one shape together."""
         outcomes: list[Exception | None] = [None] * len(batch)
         groups: dict[Hashable, list[int]] = {}
-        given: dict[int, Given] = {}
+        items: dict[int, Given] = {}
         for index, request in enumerate(batch):
             try:
-                read = given[index] = self.read(request)
+                read = items[index] = self.read(request)
             except InputError as error:
                 outcomes[index] = error
                 continue
             key = (read.how, read.tensor.shape[1:], read.tensor.dtype)
             groups.setdefault(key, []).append(index)
         for members in groups.values():
-            self._group([batch[i] for i in members], [given[i] for i in members], members, outcomes)
+            self._group([batch[i] for i in members], [items[i] for i in members], members, outcomes)
         return outcomes if any(outcomes) else None
 
     def read(self, request: Request) -> Given:
@@ -266,12 +266,12 @@ class PerTensor(TensorBackend):
         own = self._input_tensor(value, self._place, "data", self.expected)
         sample = self.is_sample(request, own)
         rows = self._items.as_rows(own, request.get("request_size", 1), "data", sample=sample)
-        given = Given(rows, sample, None, own)
+        item = Given(rows, sample, None, own)
         try:
             self.check(rows)
-            return given._replace(how=self.how(request, rows))
+            return item._replace(how=self.how(request, rows))
         except InputError as error:
-            raise _with_own_shape(error, given) from None
+            raise _with_own_shape(error, item) from None
 
     def _at_once(self, batch: list[Request], whole: torch.Tensor) -> bool:
         """Compute samples that are the rows of one tensor, if `how` is the same for all.
@@ -354,44 +354,44 @@ class PerTensor(TensorBackend):
     def _group(
         self,
         requests: Sequence[Request],
-        given: Sequence[Given],
+        items: Sequence[Given],
         members: Sequence[int],
         outcomes: list[Exception | None],
     ) -> None:
         """Compute requests of one shape together, and write each its result or its error."""
-        how = given[0].how
+        how = items[0].how
         try:
-            whole = self._items.joined([item.tensor for item in given])
+            whole = self._items.joined([item.tensor for item in items])
             result = self.compute(whole, how)
         except Exception as error:  # the outcome of these items
             if isinstance(error, InputError) and len(members) > 1:
                 # The error describes the rows of all requests. Run each request alone, so that its error describes
                 # its own.
-                for request, item, index in zip(requests, given, members, strict=True):
+                for request, item, index in zip(requests, items, members, strict=True):
                     self._group([request], [item], [index], outcomes)
                 return
             failure = self.failure(error)
             if isinstance(failure, InstanceLostError):
                 raise failure from error
             for index in members:
-                outcomes[index] = _with_own_shape(failure, given[0])
+                outcomes[index] = _with_own_shape(failure, items[0])
             return
         if result is whole:
-            for request, item in zip(requests, given, strict=True):
+            for request, item in zip(requests, items, strict=True):
                 request["result"] = item.own
-        elif all(item.sample for item in given):
+        elif all(item.sample for item in items):
             self.give(list(requests), result)
         else:
             start = 0
-            for request, item in zip(requests, given, strict=True):
+            for request, item in zip(requests, items, strict=True):
                 stop = start + len(item.tensor)
                 request["result"] = self.rows_of(result, start, stop, sample=item.sample)
                 start = stop
-        self._finish(requests, given, how)
+        self._finish(requests, items, how)
 
-    def _finish(self, requests: Sequence[Request], given: Sequence[Given], how: Any) -> None:
+    def _finish(self, requests: Sequence[Request], items: Sequence[Given], how: Any) -> None:
         """Note which results have a batch axis, and call `done`."""
-        for request, item in zip(requests, given, strict=True):
+        for request, item in zip(requests, items, strict=True):
             if not item.sample:
                 self._place.note_axis(request, request["result"])
         if self.writes_keys:

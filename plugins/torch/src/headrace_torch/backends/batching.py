@@ -130,9 +130,9 @@ class ContiguousTensor(TensorBackend):
         for index, request in enumerate(batch):
             try:
                 value = read_key(request, "data", ARRAY)
-                given = input_tensor(value, self._place)
-                request["result"] = given.contiguous()
-                if not self._place.is_sample(request, given):
+                tensor = input_tensor(value, self._place)
+                request["result"] = tensor.contiguous()
+                if not self._place.is_sample(request, tensor):
                     self._place.note_axis(request, request["result"])
             except InputError as error:
                 outcomes[index] = error

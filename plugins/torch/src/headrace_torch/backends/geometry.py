@@ -138,8 +138,8 @@ class ResizeTensor(PerImage):
 
         @model_validator(mode="after")
         def _a_size_is_given(self) -> Self:
-            given = self.resize_h is not None or self.resize_w is not None
-            if given == (self.size_key is not None):
+            is_set = self.resize_h is not None or self.resize_w is not None
+            if is_set == (self.size_key is not None):
                 raise ValueError(
                     "give either a size (resize_h, resize_w or both) or size_key, not both"
                 )

@@ -185,17 +185,17 @@ class CpuTensor(TensorBackend):
         put_in_each(batch, "result", [array[index, ...] for index in range(len(batch))])
         return True
 
-    def _all_back(self, found: dict[int, dict[str, torch.Tensor]]) -> None:
+    def _all_back(self, outputs: dict[int, dict[str, torch.Tensor]]) -> None:
         """Replace tensors on devices by copies on the CPU."""
         elsewhere: dict[torch.device, list[tuple[int, str]]] = {}
-        for index, parts in found.items():
+        for index, parts in outputs.items():
             for name, part in parts.items():
                 if part.device.type != "cpu":
                     elsewhere.setdefault(part.device, []).append((index, name))
         for places in elsewhere.values():
-            tensors = self._back([found[index][name] for index, name in places])
+            tensors = self._back([outputs[index][name] for index, name in places])
             for (index, name), tensor in zip(places, tensors, strict=True):
-                found[index][name] = tensor
+                outputs[index][name] = tensor
 
     def _back(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         from headrace_torch.devices.transfer import copied_back

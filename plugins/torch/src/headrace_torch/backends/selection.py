@@ -32,6 +32,17 @@ _NOT_COMPUTED = ("bool", "complex", "uint16", "uint32", "uint64", "float8", "flo
 class _AlongDim(PerTensor):
     """A backend that computes a function along one axis of each sample."""
 
+    class Options(headrace.Options):
+        """The axis.
+
+        Attributes:
+            dim: Axis of one sample (an index, negative from end).
+        """
+
+        dim: Dim = -1
+
+        positional = ("dim",)
+
     kinds: ClassVar[str] = "real"
 
     def build(self, options: Any, context: InitContext) -> None:
@@ -80,17 +91,6 @@ class SoftmaxTensor(_AlongDim):
         torch's ``softmax``.
     """
 
-    class Options(headrace.Options):
-        """The axis.
-
-        Attributes:
-            dim: Axis of one sample (an index, negative from end).
-        """
-
-        dim: Dim = -1
-
-        positional = ("dim",)
-
     expected = "a floating tensor: a sample, or rows with request_size"
     kinds = "floating"
 
@@ -121,17 +121,6 @@ class ArgMaxTensor(_AlongDim):
     Source:
         torch's ``argmax``.
     """
-
-    class Options(headrace.Options):
-        """The axis.
-
-        Attributes:
-            dim: Axis of one sample (an index, negative from end).
-        """
-
-        dim: Dim = -1
-
-        positional = ("dim",)
 
     expected = "a tensor of real numbers: a sample, or rows with request_size"
 

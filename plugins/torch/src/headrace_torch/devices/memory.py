@@ -73,12 +73,12 @@ def unless_lost(what: str) -> Iterator[None]:
 
 def without_frames(error: Exception) -> Exception:
     """Remove the tracebacks of an error and of all its causes, since variables of their frames keep tensors alive."""
-    seen: set[int] = set()
+    ids: set[int] = set()
     waiting: list[BaseException | None] = [error]
     while waiting:
         link = waiting.pop()
-        if link is not None and id(link) not in seen:
-            seen.add(id(link))
+        if link is not None and id(link) not in ids:
+            ids.add(id(link))
             link.__traceback__ = None
             waiting += [link.__cause__, link.__context__]
     return error
@@ -90,9 +90,9 @@ def as_backend_error(error: Exception, device: torch.device) -> Exception:
     Such an error has no traceback, because variables of its frames would keep the memory of the batch.
     """
     if is_out_of_memory(error):
-        said = " ".join(str(error).split())
+        text = " ".join(str(error).split())
         failure = NoMemoryError(
-            f"out of memory on {device}: {said}{_free(device)}",
+            f"out of memory on {device}: {text}{_free(device)}",
             hint="A smaller `max` or fewer instances need less; so does `dtype = 'float16'`.",
         )
         failure.__cause__ = without_frames(error)

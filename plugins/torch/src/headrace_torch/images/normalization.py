@@ -84,13 +84,13 @@ class Normalization:
                 expected=f"{self.channels} channel(s), one per value of mean and std",
                 got=described(images),
             )
-        wanted = self.dtype or (images.dtype if images.is_floating_point() else torch.float32)
+        dtype = self.dtype or (images.dtype if images.is_floating_point() else torch.float32)
         if self._factor is not None and self._offset is not None and self._in_one:
             # One kernel converts, multiplies and adds, because launching three kernels costs more than their work,
             # and no kernel of torch converts, subtracts and multiplies.
             # (On the CPU torch computes `addcmul` many times slower than the three steps below.)
             values = torch.addcmul(self._offset, images, self._factor)
-            return values if values.dtype == wanted else values.to(wanted)
+            return values if values.dtype == dtype else values.to(dtype)
         wide = torch.float64 if images.dtype == torch.float64 else torch.float32
         values = images if images.dtype == wide else images.to(wide)
         # A tensor that is new already is changed in place, since another new tensor would cost as much again.
@@ -100,8 +100,8 @@ class Normalization:
             values = values * self._factor if values is images else values.mul_(self._factor)
         if self._offset is not None and self._centre is None:
             values = values + self._offset if values is images else values.add_(self._offset)
-        if values.dtype != wanted:
-            return values.to(wanted)
+        if values.dtype != dtype:
+            return values.to(dtype)
         return values.clone() if values is images else values
 
 

@@ -306,8 +306,8 @@ def _on_canvas(
             got=described(images),
         )
     canvas = images.new_empty((number, channels, *hw))
-    for channel, one in enumerate(value):
-        canvas[:, channel] = one
+    for channel, fill in enumerate(value):
+        canvas[:, channel] = fill
     canvas[:, :, top : top + height, left : left + width] = images
     return canvas
 

@@ -70,7 +70,7 @@ def warn_of_batch_dependence(
 
     def run(some: Sequence[Row]) -> list[dict[str, Any]]:
         outputs = _on_host(runner.run(gathered(some), len(some)))
-        return [{name: one[at] for name, one in outputs.items()} for at in range(len(some))]
+        return [{name: rows[at] for name, rows in outputs.items()} for at in range(len(some))]
 
     place.use()
     try:
@@ -80,7 +80,7 @@ def warn_of_batch_dependence(
         outputs = runner.run(gathered(rows[:least]), least).values()
         coarse = any(
             kind is not None and kind.is_floating_point and kind.itemsize < 4
-            for kind in (runner.likely_dtype, *(one.dtype for one in outputs))
+            for kind in (runner.likely_dtype, *(output.dtype for output in outputs))
         )
         verdicts = compare_rows(run, rows, chosen, coarse=coarse, nudge=_nudged)
         place.wait()

@@ -130,39 +130,39 @@ def _with_axes(tensor: torch.Tensor, target: Target) -> tuple[torch.Tensor, bool
     """Return a tensor with the model's axes, and whether it is one sample."""
     shape = target.shape or ()
     missing = len(shape) - tensor.ndim
-    wanted = shape[1:]
+    ends = shape[1:]
     if missing in (0, 1):
         lengths = tuple(tensor.shape[1 - missing :])
-        if _fits(lengths, wanted) and not (_by_channels(lengths, wanted)):
+        if _fits(lengths, ends) and not (_by_channels(lengths, ends)):
             return tensor, missing == 1
         turned = (lengths[-1], *lengths[:-1])
-        if len(wanted) == 3 and _fits(turned, wanted) and turned[0] in _CHANNELS:
+        if len(ends) == 3 and _fits(turned, ends) and turned[0] in _CHANNELS:
             return tensor.movedim(-1, -3), missing == 1
-        if _fits(lengths, wanted):
+        if _fits(lengths, ends):
             return tensor, missing == 1
-    if missing == 2 and len(wanted) == 3 and wanted[0] in (1, None):
+    if missing == 2 and len(ends) == 3 and ends[0] in (1, None):
         # This is a grey image without an axis for its channel.
         lengths = (1, *tensor.shape)
-        if _fits(lengths, wanted):
+        if _fits(lengths, ends):
             return tensor.unsqueeze(0), True
     raise refused("wrong shape", target.text, tensor)
 
 
-def _fits(lengths: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
-    return len(lengths) == len(wanted) and all(
-        fixed is None or length == fixed for length, fixed in zip(lengths, wanted, strict=True)
+def _fits(lengths: tuple[int, ...], ends: tuple[int | None, ...]) -> bool:
+    return len(lengths) == len(ends) and all(
+        fixed is None or length == fixed for length, fixed in zip(lengths, ends, strict=True)
     )
 
 
-def _by_channels(lengths: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
+def _by_channels(lengths: tuple[int, ...], ends: tuple[int | None, ...]) -> bool:
     """Return whether the channels must be the last axis, judged by the lengths of the axes.
 
     That is so if the model fixes no number of channels, and the length of the last axis is a number of channels
     (1, 3 or 4) but that of the first axis is not.
     """
     return (
-        len(wanted) == 3
-        and wanted[0] is None
+        len(ends) == 3
+        and ends[0] is None
         and lengths[0] not in _CHANNELS
         and lengths[-1] in _CHANNELS
     )

@@ -191,8 +191,8 @@ def _load_program(path: Path, device: torch.device) -> Model:
     spec = program.call_spec.in_spec
 
     def call(*tensors: torch.Tensor) -> Any:
-        given = iter(tensors)
-        flat = [next(given) if isinstance(leaf, str) else leaf for leaf in leaves]
+        inputs = iter(tensors)
+        flat = [next(inputs) if isinstance(leaf, str) else leaf for leaf in leaves]
         args, kwargs = pytree.tree_unflatten(flat, spec)
         return module(*args, **kwargs)
 
@@ -226,10 +226,10 @@ def _training_in(program: Any) -> str | None:
         if schema is None:
             continue
         names = [argument.name for argument in schema.arguments]
-        given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
-        dropped = given.get("p", given.get("dropout")) if given.get("train") is True else None
-        learns = given.get("training") is True and given.get("running_mean") is not None
-        if dropped or given.get("dropout_p") or learns:
+        values = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+        dropped = values.get("p", values.get("dropout")) if values.get("train") is True else None
+        learns = values.get("training") is True and values.get("running_mean") is not None
+        if dropped or values.get("dropout_p") or learns:
             return str(schema.name.removeprefix("aten::"))
     return None
 
@@ -289,8 +289,8 @@ def _load_package(path: Path, device: torch.device, runners: int) -> Model:
                 f"torch {torch.__version__} loads AOTInductor packages for the first device only",
                 hint="`pip install --upgrade torch`, or give the model as a torch.export program.",
             )
-        asked = {"num_runners": runners, "device_index": index}
-        model = load(str(named), **{key: asked[key] for key in asked if key in takes})
+        options = {"num_runners": runners, "device_index": index}
+        model = load(str(named), **{key: options[key] for key in options if key in takes})
     made_for = model.get_metadata().get("AOTI_DEVICE_KEY", device.type)
     if made_for != device.type:
         raise SetupError(
@@ -306,8 +306,8 @@ def _load_package(path: Path, device: torch.device, runners: int) -> Model:
     layouts = layouts_of(path, names)
 
     def call(*tensors: torch.Tensor) -> Any:
-        given = zip(tensors, layouts, strict=True)
-        inputs = [tensor.contiguous(memory_format=layout) for tensor, layout in given]
+        pairs = zip(tensors, layouts, strict=True)
+        inputs = [tensor.contiguous(memory_format=layout) for tensor, layout in pairs]
         return pytree.tree_unflatten(run(inputs), result_spec)
 
     signature = signature_of(path, names)

@@ -72,9 +72,7 @@ def _parameters(module: torch.nn.Module, named: frozenset[str]) -> tuple[list[st
             by_position &= needed and parameter.kind is not parameter.KEYWORD_ONLY
             names.append(parameter.name)
     if not names:
-        optional = [
-            one.name for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
-        ]
+        optional = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
         named_how = f", or name in `inputs` which of {', '.join(optional)} are inputs"
         raise SetupError(
             f"the forward of {type(module).__name__} names no input",
@@ -86,20 +84,20 @@ def _parameters(module: torch.nn.Module, named: frozenset[str]) -> tuple[list[st
 def _find(name: str) -> Callable[..., Any]:
     place, _, attribute = name.rpartition(":")
     try:
-        found: Any = import_file(place) if place.endswith(".py") else _imported(place)
+        value: Any = import_file(place) if place.endswith(".py") else _imported(place)
     except PluginLoadError as error:
         raise SetupError(str(error)) from error
     try:
         for part in attribute.split("."):
-            found = getattr(found, part)
+            value = getattr(value, part)
     except AttributeError:
         raise SetupError(
             f"{place!r} has no {attribute!r}",
-            hint=among(part, dir(found), "`module` is written 'package.mod:factory'."),
+            hint=among(part, dir(value), "`module` is written 'package.mod:factory'."),
         ) from None
-    if not callable(found):
-        raise SetupError(f"{name} is {type(found).__name__}, which cannot be called")
-    factory: Callable[..., Any] = found
+    if not callable(value):
+        raise SetupError(f"{name} is {type(value).__name__}, which cannot be called")
+    factory: Callable[..., Any] = value
     return factory
 
 

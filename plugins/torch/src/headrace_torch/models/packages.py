@@ -94,11 +94,11 @@ def signature_of(path: Path, names: Sequence[str]) -> Signature:
             hint="Compile it with the same dynamic first axis in all inputs.",
         )
     batches = [_range(least, most, index, 0) for index in range(len(ports))]
-    largest = [found for _, found in batches if found is not None]
+    largest = [limit for _, limit in batches if limit is not None]
     return Signature(
         tuple(ports),
         rows=first.pop(),
-        low_rows=max(found for found, _ in batches),
+        low_rows=max(least for least, _ in batches),
         high_rows=min(largest, default=None),
     )
 

@@ -47,8 +47,8 @@ def runs_of_lengths(
             replace(port, shape=(None, *shapes[port.name])) if port.name in shapes else port
             for port in signature.inputs
         ]
-        asked = signature if real is not None else replace(signature, inputs=tuple(fixed))
-        tensors = [*inputs_of(runner, asked, place, 1, seed=seed, dtype=dtype, real=real)]
+        ports = signature if real is not None else replace(signature, inputs=tuple(fixed))
+        tensors = [*inputs_of(runner, ports, place, 1, seed=seed, dtype=dtype, real=real)]
         for at, port in enumerate(signature.inputs):
             for axis, length in enumerate(shapes.get(port.name, ()), 1):
                 tensor = tensors[at]

@@ -82,10 +82,10 @@ def prepare_model(
     """
     module = model.module
     if module is None:
-        asked = "dtype" if dtype is not None else "channels_last" if channels_last else None
-        if asked is not None:
+        option = "dtype" if dtype is not None else "channels_last" if channels_last else None
+        if option is not None:
             raise SetupError(
-                f"`{asked}` cannot change an AOTInductor package: it is compiled",
+                f"`{option}` cannot change an AOTInductor package: it is compiled",
                 hint="Cast the model before it is compiled, or use its torch.export program.",
             )
     else:
@@ -257,8 +257,8 @@ class Runner:
         if self._writes is None:
             self._writes = [tensor._version for tensor in tensors] != before
         inputs = {tensor.untyped_storage().data_ptr() for tensor in tensors}
-        held = _held(outputs)
-        return {name: self._owned(output, inputs | held) for name, output in outputs.items()}
+        own = _held(outputs)
+        return {name: self._owned(output, inputs | own) for name, output in outputs.items()}
 
     def _owned(self, output: torch.Tensor, inputs: set[int]) -> torch.Tensor:
         """Return an output in memory of its own, which no input, no weight and no later run of a graph uses."""
@@ -301,8 +301,8 @@ def _held(outputs: dict[str, torch.Tensor]) -> set[int]:
         storages[storage._cdata] = storage  # which holds the memory too
         holders[storage._cdata] = holders.get(storage._cdata, 1) + 1
     return {
-        one.data_ptr()
-        for key, one in storages.items()
+        storage.data_ptr()
+        for key, storage in storages.items()
         if torch._C._storage_Use_Count(key) > holders[key]
     }
 

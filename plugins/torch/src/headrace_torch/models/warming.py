@@ -108,7 +108,7 @@ def warm(  # noqa: C901, PLR0913
         halve = halve and not captured
         outputs, largest = _run_sizes(runner, signature, place, chosen, example, halve, logger)
         # Shapes alone: the traceback of a failed capture keeps this frame, and would keep outputs with it.
-        seen = {
+        by_rows = {
             rows: {
                 name: list(output.shape)
                 for name, output in runner.run(example(rows, seed), rows).items()
@@ -116,7 +116,7 @@ def warm(  # noqa: C901, PLR0913
             for rows, seed in checked
             if rows <= (largest or rows)
         }
-        _refuse_two_batches(seen if shared and not signature.one_at_a_time else {})
+        _refuse_two_batches(by_rows if shared and not signature.one_at_a_time else {})
         if captured and runner.graphs is not None:
             runner.graphs.capture(runner.call, example, chosen)
         place.wait()
@@ -124,8 +124,8 @@ def warm(  # noqa: C901, PLR0913
     except SetupError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever the model raises
-        told = real is not None or isinstance(error, BackendError)
-        if told or captured or is_lost(error) or is_out_of_memory(error):
+        is_clear = real is not None or isinstance(error, BackendError)
+        if is_clear or captured or is_lost(error) or is_out_of_memory(error):
             raise _setup_error(error) from without_frames(error)
         logger.warning(
             "the warm-up ran the model on random inputs, and it refused them: %s: %s. If it takes real ones, all is"
@@ -143,10 +143,10 @@ def warm(  # noqa: C901, PLR0913
     }
 
 
-def _refuse_two_batches(seen: Mapping[int, Mapping[str, list[int]]]) -> None:
+def _refuse_two_batches(by_rows: Mapping[int, Mapping[str, list[int]]]) -> None:
     """Refuse an output that has the rows of runs of several sizes on a second axis too."""
-    for name, first in next(iter(seen.values())).items() if len(seen) > 1 else ():
-        shapes = [(rows, outputs[name]) for rows, outputs in seen.items()]
+    for name, first in next(iter(by_rows.values())).items() if len(by_rows) > 1 else ():
+        shapes = [(rows, outputs[name]) for rows, outputs in by_rows.items()]
         if any(
             all(rows in shape[at : at + 1] for rows, shape in shapes) for at in range(1, len(first))
         ):
@@ -204,10 +204,10 @@ def inputs_of(
     return tuple(runner.laid_out([tensor.to(place.device) for tensor in tensors]))
 
 
-def _described(given: dict[str, torch.Tensor], signature: Signature) -> dict[str, Any]:
+def _described(outputs: dict[str, torch.Tensor], signature: Signature) -> dict[str, Any]:
     return {
         name: Port(name, (signature.rows, *output.shape[1:]), output.dtype).describe()
-        for name, output in given.items()
+        for name, output in outputs.items()
     }
 
 

@@ -119,10 +119,10 @@ def _padded(
     port: Port | None,
 ) -> Sequence[torch.Tensor]:
     shapes = [tensor.shape[1:] for tensor in tensors]
-    wanted = list(padded_shape(shapes, port or Port("", None), multiple))
-    if all(list(tensor.shape[1:]) == wanted for tensor in tensors):
+    target = list(padded_shape(shapes, port or Port("", None), multiple))
+    if all(list(tensor.shape[1:]) == target for tensor in tensors):
         return tensors
-    whole = tensors[0].new_full((sum(map(len, tensors)), *wanted), value)
+    whole = tensors[0].new_full((sum(map(len, tensors)), *target), value)
     start = 0
     for tensor in tensors:
         stop = start + len(tensor)

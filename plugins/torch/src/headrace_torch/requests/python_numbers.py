@@ -60,14 +60,14 @@ def tensor_of_numbers(value: Any, port: Port, key: str, device: torch.device) ->
 
 def _of_dtype(array: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor | None:
     """Convert an array of Python numbers to a tensor of a dtype; None if a value would change."""
-    wanted = "f" if dtype.is_floating_point else "b" if dtype == torch.bool else "i"
-    if dtype.is_complex or (array.size and wanted not in _BECOMES.get(array.dtype.kind, "")):
+    kind = "f" if dtype.is_floating_point else "b" if dtype == torch.bool else "i"
+    if dtype.is_complex or (array.size and kind not in _BECOMES.get(array.dtype.kind, "")):
         return None
-    if array.size and wanted == "i":
+    if array.size and kind == "i":
         bounds = torch.iinfo(dtype)
         if int(array.min()) < bounds.min or int(array.max()) > bounds.max:
             return None
-    given = torch.from_numpy(array)
-    tensor = given.to(dtype)
-    overflows = wanted == "f" and not torch.equal(tensor.isfinite(), given.isfinite())
+    source = torch.from_numpy(array)
+    tensor = source.to(dtype)
+    overflows = kind == "f" and not torch.equal(tensor.isfinite(), source.isfinite())
     return None if overflows else tensor

@@ -88,7 +88,7 @@ class Signature(tensors.Signature):
 
 
 def refuse_other_axes(
-    returned: Any, wanted: Sequence[str] | None, signature: Signature, *, shared: bool = False
+    returned: Any, names: Sequence[str] | None, signature: Signature, *, shared: bool = False
 ) -> None:
     """Refuse outputs whose first axis is another one than the batch axis by what a program declares, or not the only one.
 
@@ -96,7 +96,7 @@ def refuse_other_axes(
 
     Args:
         returned: What the program returns, with tensors that have shapes, but no values.
-        wanted: The names of the outputs to give. None: all.
+        names: The names of the outputs to give. None: all.
         signature: The inputs of the program.
         shared: Whether requests may share a run, so that rows of several meet in an output with two batch axes.
 
@@ -104,7 +104,7 @@ def refuse_other_axes(
         SetupError: An output has another first axis or none, or two, is no tensor, or is not there.
     """
     try:
-        outputs = named_outputs(returned, wanted)
+        outputs = named_outputs(returned, names)
     except BackendError as error:
         raise SetupError(error.what, hint=error.hint) from None
     for name, output in outputs.items():
@@ -129,16 +129,16 @@ def refuse_other_axes(
 
 
 def declared_outputs(
-    returned: Any, wanted: Sequence[str] | None, named: Iterable[str] | None
+    returned: Any, names: Sequence[str] | None, named: Iterable[str] | None
 ) -> tuple[Port, ...]:
     """Return the outputs that a program declares, with the names of their axes.
 
     Args:
         returned: What the program returns, with tensors that have shapes, but no values. None: it is not known.
-        wanted: The names of the outputs to give. None: all.
+        names: The names of the outputs to give. None: all.
         named: Names of outputs to return in any case, without shape.
     """
-    outputs = {} if returned is None else named_outputs(returned, wanted)
+    outputs = {} if returned is None else named_outputs(returned, names)
     ports = [
         Port(name, lengths_of(output.shape), output.dtype, names=names_of(output.shape))
         for name, output in outputs.items()
@@ -200,9 +200,9 @@ def with_shapes(signature: Signature, shape: str | Mapping[str, str] | None) -> 
             )
         shape = {names[0]: shape}
     refuse_unknown("shape", shape, names)
-    given = {name: _port_of_text(name, text) for name, text in shape.items()}
+    ports = {name: _port_of_text(name, text) for name, text in shape.items()}
     return replace(
-        signature, inputs=tuple(_narrowed(port, given.get(port.name)) for port in signature.inputs)
+        signature, inputs=tuple(_narrowed(port, ports.get(port.name)) for port in signature.inputs)
     )
 
 
@@ -253,16 +253,16 @@ def _port_of_text(name: str, text: str) -> Port:
     return Port(name, (None, *shape), getattr(torch, dtype) if dtype else None)
 
 
-def _narrowed(port: Port, given: Port | None) -> Port:
-    if given is None or given.shape is None:
+def _narrowed(port: Port, other: Port | None) -> Port:
+    if other is None or other.shape is None:
         return port
-    shape = given.shape
+    shape = other.shape
     if port.shape is None:
-        return replace(port, shape=shape, dtype=port.dtype or given.dtype)
+        return replace(port, shape=shape, dtype=port.dtype or other.dtype)
     fits = len(port.shape) == len(shape) and all(
         a is None or b is None or a == b for a, b in zip(port.shape, shape, strict=True)
     )
-    if not fits or given.dtype not in (None, port.dtype):
+    if not fits or other.dtype not in (None, port.dtype):
         raise SetupError(
             f"`shape` does not fit the model: its input {port.name!r} is {port.text()}",
             hint="Leave `shape` out where the model declares its own.",
@@ -271,7 +271,7 @@ def _narrowed(port: Port, given: Port | None) -> Port:
     return replace(port, shape=tuple(b if a is None else a for a, b in both))
 
 
-def named_outputs(result: Any, wanted: Sequence[str] | None = None) -> dict[str, torch.Tensor]:
+def named_outputs(result: Any, names: Sequence[str] | None = None) -> dict[str, torch.Tensor]:
     """Return the outputs of a model as tensors by name.
 
     A dict (also one with attributes) has its keys, a named tuple its fields, another tuple or list
@@ -279,7 +279,7 @@ def named_outputs(result: Any, wanted: Sequence[str] | None = None) -> dict[str,
 
     Args:
         result: The value that the model returned.
-        wanted: The names to give, in order. None: all, except values that are None.
+        names: The names to give, in order. None: all, except values that are None.
 
     Raises:
         BackendError: An output is no dense tensor, there is none, or the model does not give a name in ``wanted``.
@@ -294,14 +294,14 @@ def named_outputs(result: Any, wanted: Sequence[str] | None = None) -> dict[str,
         outputs = {f"output_{index}": output for index, output in enumerate(result)}
     else:
         raise BackendError(f"the model returned {type(result).__name__}, no tensor")
-    if wanted is not None:
-        missing = [name for name in wanted if name not in outputs]
+    if names is not None:
+        missing = [name for name in names if name not in outputs]
         if missing:
             raise BackendError(
                 f"`outputs` names {missing[0]!r}, which the model does not give",
                 hint=among(missing[0], outputs),
             )
-        outputs = {name: outputs[name] for name in wanted}
+        outputs = {name: outputs[name] for name in names}
     else:
         outputs = {name: output for name, output in outputs.items() if output is not None}
     if not outputs:

@@ -80,9 +80,9 @@ class _Node:
             self._places.append(place)
             self._tell([place])
 
-    def note(self, said: Readiness) -> None:
+    def note(self, readiness: Readiness) -> None:
         with self._lock:
-            (self._unready.discard if said.ready else self._unready.add)(said.instance)
+            (self._unready.discard if readiness.ready else self._unready.add)(readiness.instance)
             self._tell(self._places)
 
     def _tell(self, places: list[Any]) -> None:
@@ -119,17 +119,17 @@ def answers(context: headrace.InitContext) -> Callable[[Question], object]:
     node = context.store.node.get_or_create("headrace_triton.readiness", _Node)
     node.add(context.health)
 
-    def told(question: Question, asked: Any) -> Any:
+    def told(question: Question, item: Any) -> Any:
         """Return what is known at once."""
-        if isinstance(asked, Change):
-            return change(asked)
-        if isinstance(asked, Readiness):
-            return node.note(asked)
-        if isinstance(asked, Cancel):
-            opened = open_calls.get(asked.number)
+        if isinstance(item, Change):
+            return change(item)
+        if isinstance(item, Readiness):
+            return node.note(item)
+        if isinstance(item, Cancel):
+            opened = open_calls.get(item.number)
             return None if opened is None else opened.give_up()
-        if isinstance(asked, IsReady) and models is not None:
-            return _is_ready(models.status().get(asked.name), asked.version)
+        if isinstance(item, IsReady) and models is not None:
+            return _is_ready(models, item.name, item.version)
         return question.unwanted
 
     def answer(question: Question) -> None:
@@ -161,11 +161,12 @@ def answers(context: headrace.InitContext) -> Callable[[Question], object]:
     return answer
 
 
-def _is_ready(model: Mapping[str, Any] | None, version: str) -> bool:
-    """Return whether a model, as ``status()`` of the models has it, takes requests."""
-    versions = {} if model is None else model.get("versions", {})
-    states = [entry["state"] for number, entry in versions.items() if version in ("", number)]
-    return "ready" in states or (model is not None and not version and "shares" in model)
+def _is_ready(models: Any, name: str, version: str) -> bool:
+    """Return whether a request for a model, or for an alias, would be served, also where that builds it first."""
+    serving = models.versions().get(name)
+    if serving is None:
+        return not version and name in models
+    return version in serving if version else bool(serving)
 
 
 def _end(question: Question, done: Future[dict[str, Any]]) -> None:

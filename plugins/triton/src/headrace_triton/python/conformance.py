@@ -22,8 +22,8 @@ _FOUR = {"data_type": "TYPE_FP32", "dims": [4], "reshape": {"shape": [2, 2]}}
 
 def _config(port: dict[str, Any], **more: Any) -> str:
     ports = {"input": [{"name": "IN", **port}], "output": [{"name": "OUT", **port}]}
-    given = json.dumps({"name": "conformance_model", "max_batch_size": 64, **ports, **more})
-    return json.dumps(of_json(given, "the configuration").as_json())
+    text = json.dumps({"name": "conformance_model", "max_batch_size": 64, **ports, **more})
+    return json.dumps(of_json(text, "the configuration").as_json())
 
 
 class TritonPythonConformance(BackendConformance):

@@ -103,8 +103,8 @@ class Instance:
         if not hasattr(model, "execute"):
             raise SetupError(f"{file} has no class TritonPythonModel with a method `execute`")
         if hasattr(model, "auto_complete_config"):
-            given = interface.ModelConfig(json.dumps(config))
-            config = completed(model.auto_complete_config(given).as_dict())
+            initial = interface.ModelConfig(json.dumps(config))
+            config = completed(model.auto_complete_config(initial).as_dict())
         self.config = config
         self._decoupled = interface.using_decoupled_model_transaction_policy(config)
         self._inputs, self._outputs = ports_seen(config, "input"), ports_seen(config, "output")
@@ -121,11 +121,11 @@ class Instance:
 
     def _follow_readiness(self) -> None:
         """Tell the node whether the model is ready, now and at each change, until the instance is closed."""
-        index, told = self._context.instance_index, self._told_ready()
-        self.asked(calls.Readiness(index, told))
+        index, is_ready = self._context.instance_index, self._told_ready()
+        self.asked(calls.Readiness(index, is_ready))
 
         def follow() -> None:
-            before = told
+            before = is_ready
             while not self._closed.wait(_READY_S):
                 now = self._told_ready()
                 if now is not before:
@@ -163,10 +163,10 @@ class Instance:
         self._thread = threading.get_ident()
         before = _running.set(self)
         try:
-            asked = [*filter(None, map(self._asked, incoming))]
-            if asked:
-                self._execute([arrival for arrival in incoming if not arrival.over], asked)
-            del asked  # a request that the model has dropped as well ends by its sender
+            requests = [*filter(None, map(self._asked, incoming))]
+            if requests:
+                self._execute([arrival for arrival in incoming if not arrival.over], requests)
+            del requests  # a request that the model has dropped as well ends by its sender
             if is_elsewhere() and not all(arrival.over for arrival in incoming):
                 self.waits = True
                 self._wait_for(incoming)
@@ -211,21 +211,21 @@ class Instance:
             incoming=arrival,
         )
 
-    def _execute(self, incoming: list[Incoming], asked: list[InferenceRequest]) -> None:
+    def _execute(self, incoming: list[Incoming], requests: list[InferenceRequest]) -> None:
         """Call ``execute``, and give the requests the responses that it returns."""
         try:
-            given = self._model.execute([*asked])  # it may empty the list
-            if inspect.iscoroutine(given):
-                future = asyncio.run_coroutine_threadsafe(given, self._running_loop())
+            answer = self._model.execute([*requests])  # it may empty the list
+            if inspect.iscoroutine(answer):
+                future = asyncio.run_coroutine_threadsafe(answer, self._running_loop())
                 if self._decoupled and not is_elsewhere():
-                    future.add_done_callback(partial(self._take_later, incoming, asked))
+                    future.add_done_callback(partial(self._take_later, incoming, requests))
                     return
-                given = future.result()
+                answer = future.result()
         except Exception as error:  # noqa: BLE001 - it is the outcome of each request that has none
             for arrival in incoming:
                 arrival.end(None, error)
         else:
-            self._take(incoming, given)
+            self._take(incoming, answer)
 
     def _take_later(self, incoming: list[Incoming], _: Any, done: Future[Any]) -> None:
         """Take what a coroutine has returned. Until then its requests are held: one that is dropped ends by its sender."""
@@ -354,28 +354,28 @@ class Instance:
         else:
             self._answer(Question(content, take, thread))
 
-    def call(self, asked: InferenceRequest, take: Any) -> Callable[[], object]:
+    def call(self, query: InferenceRequest, take: Any) -> Callable[[], object]:
         """Begin a call of another model. Return what gives it up."""
         running = [*self._open]
         ends = [arrival.limits[0] for arrival in running]
         until = max([inf if end is None else end for end in ends], default=inf)
-        if asked.timeout():
-            until = min(until, time.monotonic() + asked.timeout() / 1e6)
-        fixed: dict[str, Any] = {"request_id": asked.request_id()} if asked.request_id() else {}
-        context = dict(asked.trace().context)
-        if parameters := json.loads(asked.parameters()):
+        if query.timeout():
+            until = min(until, time.monotonic() + query.timeout() / 1e6)
+        fixed: dict[str, Any] = {"request_id": query.request_id()} if query.request_id() else {}
+        context = dict(query.trace().context)
+        if parameters := json.loads(query.parameters()):
             context["parameters"] = parameters
         if context:
             fixed["context"] = context
-        if asked.correlation_id():
-            flags = {"sequence_start": asked.flags() & 1, "sequence_end": asked.flags() & 2}
-            fixed |= {"sequence_id": asked.correlation_id()}
+        if query.correlation_id():
+            flags = {"sequence_start": query.flags() & 1, "sequence_end": query.flags() & 2}
+            fixed |= {"sequence_id": query.correlation_id()}
             fixed |= {key: True for key, is_set in flags.items() if is_set}
         content = calls.ModelCall(
-            asked.model_name(),
-            asked.model_version(),
-            {tensor.name(): tensor.on_cpu() for tensor in asked.inputs()},
-            asked.requested_output_names(),
+            query.model_name(),
+            query.model_version(),
+            {tensor.name(): tensor.on_cpu() for tensor in query.inputs()},
+            query.requested_output_names(),
             until if until < inf else None,
             max([arrival.limits[1] for arrival in running], default=0),
             fixed,
@@ -434,5 +434,5 @@ def _ready(name: str, version: str) -> bool:
         raise TritonModelException(str(error)) from None
 
 
-InferenceRequest.begin = lambda asked, take: _current().call(asked, take)
+InferenceRequest.begin = lambda request, take: _current().call(request, take)
 InferenceRequest.ready = staticmethod(_ready)

@@ -191,8 +191,8 @@ class ModelConfig:
         """Say whether requests have any number of responses. ValueError where the configuration says otherwise."""
         if [*transaction_policy] != ["decoupled"]:
             raise self._wrong(f"model_transaction_policy {dict(transaction_policy)}")
-        said = (self._config.get("model_transaction_policy") or {}).get("decoupled")
-        if said and not transaction_policy["decoupled"]:
+        is_set = (self._config.get("model_transaction_policy") or {}).get("decoupled")
+        if is_set and not transaction_policy["decoupled"]:
             raise self._wrong("decoupled false, the configuration says true")
         self._config["model_transaction_policy"] = dict(transaction_policy)
 
@@ -205,8 +205,8 @@ class ModelConfig:
         self._add("output", output)
 
     def _add(self, side: str, port: Mapping[str, Any]) -> None:
-        wanted = {"name", "data_type", "dims"}
-        if not wanted <= {*port} or not {*port} <= wanted | {"optional"}:
+        needed = {"name", "data_type", "dims"}
+        if not needed <= {*port} or not {*port} <= needed | {"optional"}:
             raise self._wrong(
                 f"an {side} with {sorted(port)}: name, data_type and dims are expected"
             )
@@ -215,8 +215,8 @@ class ModelConfig:
             if known["name"] == port["name"]:
                 for key in ("data_type", "dims"):
                     if known.get(key) not in (None, [], "TYPE_INVALID", port[key]):
-                        said = f"the configuration has {known[key]}"
-                        raise self._wrong(f"{side} {port['name']!r}: {key} {port[key]}, {said}")
+                        text = f"the configuration has {known[key]}"
+                        raise self._wrong(f"{side} {port['name']!r}: {key} {port[key]}, {text}")
                 known.update(port)
                 return
         ports.append(dict(port))

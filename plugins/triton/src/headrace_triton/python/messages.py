@@ -181,11 +181,11 @@ class Incoming:
             if self.over:
                 return
             self.result, self.error, self.over = result, error, True
-            kept = self.kept
+            is_kept = self.kept
         if self.owner.waits:  # it was set before the thread that waits looked at `over`
             with self.owner.ended:
                 self.owner.ended.notify_all()
-        if kept:
+        if is_kept:
             self.owner.finish(self)
 
     def answer(self, response: Any) -> None:

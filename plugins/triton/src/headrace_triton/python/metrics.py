@@ -206,7 +206,7 @@ class _Families:
         self._kinds: dict[str, tuple[str, str]] = {}
         self._numbers: dict[str, dict[Any, _Number]] = {}
 
-    def change(self, told: Change) -> float:
+    def change(self, change: Change) -> float:
         """Change a number; return it.
 
         Raises:
@@ -215,14 +215,14 @@ class _Families:
         with self._lock:
             if not self._kinds and find_spec("prometheus_client"):
                 import_module("prometheus_client").REGISTRY.register(self)
-            kind, _ = self._kinds.setdefault(told.family, (told.kind, told.text))
-            if kind != told.kind:
-                raise ValueError(f"the metrics {told.family!r} are a {kind}, not a {told.kind}")
-            numbers = self._numbers.setdefault(told.family, {})
-            if told.labels is None:
+            kind, _ = self._kinds.setdefault(change.family, (change.kind, change.text))
+            if kind != change.kind:
+                raise ValueError(f"the metrics {change.family!r} are a {kind}, not a {change.kind}")
+            numbers = self._numbers.setdefault(change.family, {})
+            if change.labels is None:
                 return 0.0
-            number = numbers.setdefault(told.labels, _Number(told.buckets))
-            number.change(told.verb, told.value)
+            number = numbers.setdefault(change.labels, _Number(change.buckets))
+            number.change(change.verb, change.value)
             return number.value
 
     def describe(self) -> list[Any]:

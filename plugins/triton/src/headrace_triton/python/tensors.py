@@ -185,10 +185,10 @@ def ports_seen(config: Mapping[str, Any], side: str) -> dict[str, Port]:
     ports = {}
     for port in config[side]:
         dims = port["reshape"].get("shape", ()) if "reshape" in port else port["dims"]
-        wanted = [-1] * (config["max_batch_size"] > 0) + [*map(int, dims)]
-        expected = f"{port['data_type']} {wanted}"
+        shape = [-1] * (config["max_batch_size"] > 0) + [*map(int, dims)]
+        expected = f"{port['data_type']} {shape}"
         kind = NUMPY.get(port["data_type"])
-        ports[port["name"]] = Port(kind, tuple(wanted), bool(port.get("optional")), expected)
+        ports[port["name"]] = Port(kind, tuple(shape), bool(port.get("optional")), expected)
     return ports
 
 

@@ -9,12 +9,15 @@ import headrace
 from headrace.errors import BackendError, SetupError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Hashable, Iterator
 
     from headrace.keys import Request
     from headrace_trt.engines.engine import Engine
     from headrace_trt.libraries.cuda import Cuda
+    from headrace_trt.libraries.tensorrt import Library
     from headrace_trt.running.gathering import Gathering
+
+    EngineSource = tuple[Hashable, Callable[[Library, Cuda, int], Engine]]
 
 __all__ = [
     "ENGINE",
@@ -42,6 +45,26 @@ class EngineWord(headrace.Backend):
     writes: tuple[str, ...] | type = ()
     _engine: Engine | None = None
 
+    def source(self, options: Any, context: headrace.InitContext) -> EngineSource:
+        """Return an identity, equal for backends that ask for the same engine, and what makes the engine."""
+        raise NotImplementedError
+
+    def init(self, options: Any, context: headrace.InitContext) -> None:
+        """Take the engine from the node's store, or make it. Put it where TensorrtInferTensor looks for it."""
+        from headrace_trt.libraries.tensorrt import find_library
+
+        with device_errors_in_setup():
+            library = find_library(options.library)
+            cuda, ordinal = cuda_for(context)
+            identity, make = self.source(options, context)
+            engine = context.store.node.get_or_create(
+                ("headrace_trt.engine", ordinal, identity), lambda: make(library, cuda, ordinal)
+            )
+            cell = context.store.scope.get_or_create(ENGINE, lambda: Held(engine))
+            if cell.value is not engine:
+                cell.value = None  # two backends provide an engine, so `engine_of` raises an error
+            self._engine = engine
+
     def forward(self, batch: list[Request]) -> None:
         """Refuse the call, since TensorrtInferTensor runs the engine."""
         name = type(self).__name__
@@ -57,13 +80,6 @@ class EngineWord(headrace.Backend):
     def close(self) -> None:
         """Drop the reference to the engine, which is closed with the node."""
         self._engine = None
-
-    def _offer(self, context: headrace.InitContext, engine: Engine) -> None:
-        """Put the engine into the scope, where TensorrtInferTensor looks for it."""
-        found = context.store.scope.get_or_create(ENGINE, lambda: Held(engine))
-        if found.value is not engine:
-            found.value = None  # two backends provide an engine, so `engine_of` raises an error
-        self._engine = engine
 
 
 def engine_of(context: headrace.InitContext) -> Engine:
@@ -82,20 +98,20 @@ def engine_of(context: headrace.InitContext) -> Engine:
                 hint="Write TensorrtInferTensor[Onnx2Tensorrt], or [LoadTensorrtEngine].",
             )
         return engine
-    held = context.store.scope.get(ENGINE)
-    if held is None:
+    cell = context.store.scope.get(ENGINE)
+    if cell is None:
         raise SetupError(
             "TensorrtInferTensor has no engine before it",
             hint="Write IoC[Onnx2Tensorrt,TensorrtInferTensor;TensorrtInferTensor], or"
             " TensorrtTensor, which puts the backends together.",
         )
-    if held.value is None:
+    if cell.value is None:
         raise SetupError(
             "two backends bring an engine into one IoC",
             hint="Give each engine an IoC of its own.",
         )
-    found: Engine = held.value
-    return found
+    value: Engine = cell.value
+    return value
 
 
 class Held:
@@ -124,8 +140,8 @@ def stream_of(context: headrace.InitContext, cuda: Cuda, ordinal: int) -> int:
     """Return the handle of the instance's stream. The first plugin that asks for it makes it."""
     from headrace_trt.running.memory import Stream
 
-    found = context.store.instance.get_or_create(("cuda.stream", ordinal), lambda: Stream(cuda))
-    return int(found.handle)
+    stream = context.store.instance.get_or_create(("cuda.stream", ordinal), lambda: Stream(cuda))
+    return int(stream.handle)
 
 
 def gathering_of(context: headrace.InitContext, name: str) -> Gathering:
@@ -134,14 +150,14 @@ def gathering_of(context: headrace.InitContext, name: str) -> Gathering:
     Raises:
         SetupError: There is no TensorrtInferTensor before it.
     """
-    held = context.store.scope.get(GATHERING)
-    if held is None:
+    cell = context.store.scope.get(GATHERING)
+    if cell is None:
         raise SetupError(
             f"{name} belongs behind a TensorrtInferTensor in the first phase of an IoC",
             hint="TensorrtTensor puts the backends together in the right order.",
         )
-    found: Gathering = held.value
-    return found
+    gathering: Gathering = cell.value
+    return gathering
 
 
 @contextlib.contextmanager

@@ -101,9 +101,9 @@ class TensorrtInferTensor(headrace.Backend):
             profile = context.instance_index % max(engine.profiles, 1)
 
             def read(profile: int) -> Signature:
-                given = options.outputs, options.unbatched
-                found = read_signature(engine, profile, outputs=given[0], unbatched=given[1])
-                return found.with_sizes(options.row_sizes)
+                names, unbatched = options.outputs, options.unbatched
+                ports = read_signature(engine, profile, outputs=names, unbatched=unbatched)
+                return ports.with_sizes(options.row_sizes)
 
             signature = read(profile)
             if signature.least_rows > 1 < engine.profiles:
@@ -193,8 +193,8 @@ class TensorrtInferTensor(headrace.Backend):
         """Release contexts and buffers."""
         runner, gathering = self._runner, self._gathering
         self._runner = self._gathering = None
-        for one in gathering.runners if gathering is not None else filter(None, (runner,)):
-            one.close()
+        for part in gathering.runners if gathering is not None else filter(None, (runner,)):
+            part.close()
 
 
 class TensorrtCat(headrace.Backend):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from headrace_trt.backends.base import EngineWord, cuda_for, device_errors_in_setup
+from headrace_trt.backends.base import EngineWord
 from headrace_trt.backends.options import LoadOptions
 
 if TYPE_CHECKING:
     import headrace
+    from headrace_trt.backends.base import EngineSource
     from headrace_trt.engines.engine import Engine
     from headrace_trt.libraries.cuda import Cuda
     from headrace_trt.libraries.tensorrt import Library
@@ -37,19 +39,10 @@ class LoadTensorrtEngine(EngineWord):
 
     Options = LoadOptions
 
-    def init(self, options: LoadOptions, context: headrace.InitContext) -> None:
-        """Take the engine from the node's store, or load it."""
-        from headrace_trt.libraries.tensorrt import find_library
-
-        with device_errors_in_setup():
-            library = find_library(options.library)
-            cuda, ordinal = cuda_for(context)
-            about = options.model.stat()
-            key = ("headrace_trt.engine", ordinal, repr(options), about.st_mtime_ns, about.st_size)
-            engine = context.store.node.get_or_create(
-                key, lambda: _engine(options, context, library, cuda, ordinal)
-            )
-            self._offer(context, engine)
+    def source(self, options: Any, context: headrace.InitContext) -> EngineSource:
+        """Return the identity of the plan file, and what loads it."""
+        about = options.model.stat()
+        return (repr(options), about.st_mtime_ns, about.st_size), partial(_engine, options, context)
 
 
 def _engine(

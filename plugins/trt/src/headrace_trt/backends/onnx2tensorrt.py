@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from headrace_trt.backends.base import EngineWord, cuda_for, device_errors_in_setup
+from headrace_trt.backends.base import EngineWord
 from headrace_trt.backends.options import BuildOptions
 
 if TYPE_CHECKING:
     import headrace
+    from headrace_trt.backends.base import EngineSource
     from headrace_trt.building.settings import BuildSettings
     from headrace_trt.engines.engine import Engine
     from headrace_trt.libraries.cuda import Cuda
@@ -38,19 +40,10 @@ class Onnx2Tensorrt(EngineWord):
 
     Options = BuildOptions
 
-    def init(self, options: BuildOptions, context: headrace.InitContext) -> None:
-        """Take the engine from the node's store or from the cache, or build it."""
-        from headrace_trt.libraries.tensorrt import find_library
-
-        with device_errors_in_setup():
-            library = find_library(options.library)
-            cuda, ordinal = cuda_for(context)
-            settings = _settings(options, context)
-            key = ("headrace_trt.engine", ordinal, _identity(options, settings))
-            engine = context.store.node.get_or_create(
-                key, lambda: _engine(options, settings, context, library, cuda, ordinal)
-            )
-            self._offer(context, engine)
+    def source(self, options: Any, context: headrace.InitContext) -> EngineSource:
+        """Return the identity of what is built, and what takes it from the cache or builds it."""
+        settings = _settings(options, context)
+        return _identity(options, settings), partial(_engine, options, settings, context)
 
 
 def _settings(options: BuildOptions, context: headrace.InitContext) -> BuildSettings:

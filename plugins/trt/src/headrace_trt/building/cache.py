@@ -78,9 +78,9 @@ def default_cache_dir() -> Path:
     return Path(platformdirs.user_cache_dir("headrace")) / "trt"
 
 
-def key_of(asked: Mapping[str, Any]) -> str:
+def key_of(recipe: Mapping[str, Any]) -> str:
     """Return the key of an entry: a hash of everything on which the engine depends."""
-    text = json.dumps(asked, sort_keys=True, separators=(",", ":"))
+    text = json.dumps(recipe, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:40]
 
 
@@ -107,14 +107,14 @@ def read_sidecar(plan: Path) -> dict[str, Any]:
     return about
 
 
-def read_entry(plan: Path, asked: Mapping[str, Any] | None = None) -> CachedPlan | None:
+def read_entry(plan: Path, recipe: Mapping[str, Any] | None = None) -> CachedPlan | None:
     """Read a plan with its sidecar. None if it does not exist, is not whole, or was built from something else.
 
     A warning is logged for a plan that exists and cannot be used.
 
     Args:
         plan: The file of the plan.
-        asked: The content of the key that the entry must have (`what_is_asked`). None: any.
+        recipe: The content of the key that the entry must have (`what_is_asked`). None: any.
     """
     if not plan.exists():
         return None
@@ -124,7 +124,7 @@ def read_entry(plan: Path, asked: Mapping[str, Any] | None = None) -> CachedPlan
         content = plan.read_bytes()
         if sidecar.get("format") != FORMAT:
             reason = "its sidecar is of another format"
-        elif asked is not None and sidecar.get("asked") != json.loads(json.dumps(asked)):
+        elif recipe is not None and sidecar.get("asked") != json.loads(json.dumps(recipe)):
             reason = "it was built from something else"
         elif hashlib.sha256(content).hexdigest() != sidecar.get("plan_sha256"):
             reason = "its content is not what its sidecar says"
@@ -152,10 +152,10 @@ def was_built_here(plan: Path) -> bool:
 def origin_of(plan: Path) -> str:
     """Return a text with the library that built a plan and the device it is for, from its sidecar; "" without one."""
     try:
-        asked = read_sidecar(plan)["asked"]
-        device = asked.get("device") or {}
+        recipe = read_sidecar(plan)["asked"]
+        device = recipe.get("device") or {}
         where = f" for {device['name']} ({device['compute_capability']})" if device else ""
-        return f"built by {asked['library']} {asked['version']}{where}"
+        return f"built by {recipe['library']} {recipe['version']}{where}"
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return ""
 
@@ -194,7 +194,7 @@ def locked(file: Path, cancelled: Callable[[], bool] = lambda: False) -> Iterato
 
 def get_or_build(
     plan: Path,
-    asked: Mapping[str, Any],
+    recipe: Mapping[str, Any],
     build: Callable[[], BuiltPlan],
     *,
     cancelled: Callable[[], bool] = lambda: False,
@@ -207,7 +207,7 @@ def get_or_build(
 
     Args:
         plan: The file of the plan, which need not exist.
-        asked: Everything on which the plan depends, JSON-able.
+        recipe: Everything on which the plan depends, JSON-able.
         build: Builds the plan.
         cancelled: Called while another process builds. True ends the wait.
         most_bytes: The most bytes of all plans in the folder. Beyond it the plans unused for longest are removed.
@@ -216,17 +216,17 @@ def get_or_build(
         SetupError: ``build`` has raised it, or the plan is not there and the folder cannot be written.
         BuildCancelledError: ``cancelled()`` was true while waiting.
     """
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as locks:
         try:
-            held.enter_context(locked(plan, cancelled))
+            locks.enter_context(locked(plan, cancelled))
         except BuildCancelledError:
             raise
         except SetupError:
-            entry = read_entry(plan, asked)  # in a container, say, the folder may be read-only
+            entry = read_entry(plan, recipe)  # in a container, say, the folder may be read-only
             if entry is None:
                 raise
             return entry
-        entry = read_entry(plan, asked)
+        entry = read_entry(plan, recipe)
         if entry is not None:
             with contextlib.suppress(OSError):  # another user's file
                 os.utime(sidecar_of(plan))  # the time of last use, by which trim_cache chooses
@@ -234,7 +234,7 @@ def get_or_build(
         built = build()
         sidecar = {
             "format": FORMAT,
-            "asked": dict(asked),
+            "asked": dict(recipe),
             "plan_sha256": hashlib.sha256(built.plan).hexdigest(),
             "built_at": int(time.time()),  # noqa: TID251 - a date for people
             **built.describe(),

@@ -104,18 +104,18 @@ def add_profiles(
     shapes = {port.name: port for port in network.inputs}
     for profile in profiles:
         optimization = network.builder.create_optimization_profile()
-        for name, found in profile.ranges.items():
+        for name, limits in profile.ranges.items():
             if shapes[name].is_shape:
-                optimization.set_shape_input(name, found.min, found.opt, found.max)
+                optimization.set_shape_input(name, limits.min, limits.opt, limits.max)
                 continue
             if (
-                max(found.max, default=0) > _LONGEST
+                max(limits.max, default=0) > _LONGEST
             ):  # the library would use other lengths, or raise
                 raise SetupError(
-                    f"input {name!r}: {found.text()} has an axis longer than {_LONGEST}",
+                    f"input {name!r}: {limits.text()} has an axis longer than {_LONGEST}",
                     hint="It comes from `profiles`, or from `max` of the node.",
                 )
-            optimization.set_shape(name, found.min, found.opt, found.max)
+            optimization.set_shape(name, limits.min, limits.opt, limits.max)
         if config.add_optimization_profile(optimization) < 0:
             raise SetupError(f"{library.text} refused the optimization profile {profile.as_dict()}")
     return profiles

@@ -124,11 +124,11 @@ def make_network(
     if library.has("NetworkDefinitionCreationFlag.STRONGLY_TYPED"):
         flags |= 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
     definition = builder.create_network(flags)
-    kept: list[Any] = []
+    owners: list[Any] = []
     if settings.network is not None:
         _call(settings.network, trt, builder, definition)
     else:
-        kept.append(_parse(library, logger, definition, settings, collected))
+        owners.append(_parse(library, logger, definition, settings, collected))
     if definition.num_outputs == 0:
         raise SetupError(f"the network of {settings.label} has no output")
     _mark_outputs(definition, settings.mark_outputs)
@@ -139,7 +139,7 @@ def make_network(
         axes = range(len(shape)) if hasattr(tensor, "get_dimension_name") else ()
         names = tuple(tensor.get_dimension_name(axis) or "" for axis in axes)
         inputs.append(NetworkInput(tensor.name, shape, bool(tensor.is_shape_tensor), names))
-    return Network(builder, definition, tuple(inputs), kept)
+    return Network(builder, definition, tuple(inputs), owners)
 
 
 def _call(path: str, trt: Any, builder: Any, definition: Any) -> None:

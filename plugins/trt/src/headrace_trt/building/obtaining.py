@@ -49,19 +49,19 @@ def what_is_asked(
         library: The TensorRT that builds it.
         device: Name, compute capability and driver of the GPU. None: no GPU takes part.
     """
-    asked: dict[str, Any] = {
+    recipe: dict[str, Any] = {
         "library": library.name,
         "version": library.version,
         "device": dict(device) if device is not None else None,
         "settings": settings.that_matter(),
     }
     if settings.model is not None:
-        asked["model"] = content_hash(settings.model)
+        recipe["model"] = content_hash(settings.model)
     if settings.calibration is not None:
-        asked["calibration"] = _content(settings.calibration)
-    asked["plugins"] = [_plugin_content(name) for name in settings.plugins]
-    asked["conversions"] = {name: _source_hash(name) for name in _conversions(settings)}
-    return asked
+        recipe["calibration"] = _content(settings.calibration)
+    recipe["plugins"] = [_plugin_content(name) for name in settings.plugins]
+    recipe["conversions"] = {name: _source_hash(name) for name in _conversions(settings)}
+    return recipe
 
 
 def _conversions(settings: BuildSettings) -> list[str]:
@@ -169,17 +169,17 @@ def build_engine(  # noqa: PLR0913 - all by name
     if settings.plugins and not allow_import:
         build()  # refuses imports before plugins are imported for the key
 
-    asked = what_is_asked(settings, library_used, device)
+    recipe = what_is_asked(settings, library_used, device)
     if settings.network is not None:
-        asked["network_built_at"] = _fresh()
+        recipe["network_built_at"] = _fresh()
     if engine is not None:
-        return get_or_build(Path(engine), asked, build, cancelled=cancelled)
-    path = folder / f"{key_of(asked)}.plan"
-    return get_or_build(path, asked, build, cancelled=cancelled, most_bytes=cache_size_bytes)
+        return get_or_build(Path(engine), recipe, build, cancelled=cancelled)
+    path = folder / f"{key_of(recipe)}.plan"
+    return get_or_build(path, recipe, build, cancelled=cancelled, most_bytes=cache_size_bytes)
 
 
 def load_built(
-    kept: CachedPlan,
+    cached: CachedPlan,
     settings: BuildSettings,
     library: Library,
     cuda: Cuda,
@@ -189,7 +189,7 @@ def load_built(
     """Make the engine of a plan that `build_engine` has given, with the weights of the model if it was stripped.
 
     Args:
-        kept: The plan.
+        cached: The plan.
         settings: The settings from which it was built.
         library: The TensorRT to run it with.
         cuda: The CUDA runtime.
@@ -208,8 +208,8 @@ def load_built(
     return load_plan(
         library,
         cuda,
-        kept.plan,
-        label=str(kept.path),
+        cached.plan,
+        label=str(cached.path),
         ordinal=ordinal,
         weights=weights,
         weight_streaming_bytes=weight_streaming_bytes,

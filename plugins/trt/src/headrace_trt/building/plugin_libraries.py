@@ -88,10 +88,10 @@ def _register(registry: Any, plugin: str, library: Library) -> None:
     creator = import_object(plugin, "plugins")
     _refuse_without_plugins(library)
     try:
-        made = creator() if isinstance(creator, type) else creator
-        namespace = str(getattr(made, "plugin_namespace", "") or "")
-        identity = (str(made.name), str(made.plugin_version), namespace)
-        done = identity in _known(registry) or registry.register_creator(made, namespace)
+        value = creator() if isinstance(creator, type) else creator
+        namespace = str(getattr(value, "plugin_namespace", "") or "")
+        identity = (str(value.name), str(value.plugin_version), namespace)
+        done = identity in _known(registry) or registry.register_creator(value, namespace)
     except Exception as error:
         raise SetupError(
             f"{plugin} is no plugin creator that TensorRT takes: {type(error).__name__}: {error}",
@@ -99,7 +99,7 @@ def _register(registry: Any, plugin: str, library: Library) -> None:
         ) from error
     if not done:
         raise SetupError(f"TensorRT refused to register the plugin {plugin}")
-    _creators.append(made)
+    _creators.append(value)
 
 
 def _known(registry: Any) -> set[tuple[str, str, str]]:

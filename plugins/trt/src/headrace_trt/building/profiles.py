@@ -59,8 +59,8 @@ class Profile:
     def as_dict(self) -> dict[str, dict[str, list[int]]]:
         """Return the profile as JSON has it: ``{input: {"min": [...], "opt": ..., "max": ...}}``."""
         return {
-            name: {key: list(getattr(found, key)) for key in _KEYS}
-            for name, found in sorted(self.ranges.items())
+            name: {key: list(getattr(shapes, key)) for key in _KEYS}
+            for name, shapes in sorted(self.ranges.items())
         }
 
 
@@ -234,7 +234,7 @@ def _written(inputs: Sequence[NetworkInput], profile: Mapping[str, Any], index: 
                 )
             ranges[port.name] = _by_batch(port, batch)
     fixed = {port.name for port in inputs} - {port.name for port in _needing(inputs)}
-    return Profile({name: found for name, found in ranges.items() if name not in fixed})
+    return Profile({name: shapes for name, shapes in ranges.items() if name not in fixed})
 
 
 def _common_batch(inputs: Sequence[NetworkInput], ranges: Mapping[str, ShapeRange]) -> Shape | None:
@@ -248,9 +248,9 @@ def _common_batch(inputs: Sequence[NetworkInput], ranges: Mapping[str, ShapeRang
     return batches.pop() if len(batches) == 1 else None
 
 
-def _checked(port: NetworkInput, found: ShapeRange, index: int) -> ShapeRange:
+def _checked(port: NetworkInput, shapes: ShapeRange, index: int) -> ShapeRange:
     where = f"profile {index}, input {port.name!r} {_text(port.shape)}"
-    for shape in (found.min, found.opt, found.max):
+    for shape in (shapes.min, shapes.opt, shapes.max):
         if port.is_shape:
             continue
         if len(shape) != len(port.shape):
@@ -258,9 +258,9 @@ def _checked(port: NetworkInput, found: ShapeRange, index: int) -> ShapeRange:
         for axis, (length, fixed) in enumerate(zip(shape, port.shape, strict=True)):
             if fixed not in (-1, length):
                 raise SetupError(f"{where}: axis {axis} is fixed to {fixed}, not {length}")
-    if not found.ordered:
-        raise SetupError(f"{where}: {found.text()} is not min <= opt <= max on every axis")
-    return found
+    if not shapes.ordered:
+        raise SetupError(f"{where}: {shapes.text()} is not min <= opt <= max on every axis")
+    return shapes
 
 
 def _text(shape: Sequence[int]) -> str:

@@ -40,10 +40,10 @@ class BuildProgress:
         self._lock = threading.Lock()
         self._open: dict[str, tuple[AbstractContextManager[Any], Any, int]] = {}
 
-    def report(self, what: Callable[..., Any], *values: Any) -> bool:
+    def report(self, report: Callable[..., Any], *values: Any) -> bool:
         """Call one of the methods below for the builder, which no error may reach; return whether to go on."""
         try:
-            what(*values)
+            report(*values)
         except BaseException as error:  # noqa: BLE001 - raised again once the builder has ended
             self.error, self.stopped = self.error or error, True
         return not self.stopped

@@ -62,11 +62,11 @@ def using_timing_cache(library: Library, config: Any, path: Path | None) -> Iter
 
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{path}.lock"):
-        made = config.get_timing_cache() or cache
+        timing = config.get_timing_cache() or cache
         other = _read(config, path)
-        if not made.combine(other, False):
+        if not timing.combine(other, False):
             _log.debug("the new measurements could not be added to %s", path)
-        write_atomically(path, memoryview(made.serialize()))
+        write_atomically(path, memoryview(timing.serialize()))
 
 
 def _read(config: Any, path: Path) -> Any:
@@ -91,13 +91,13 @@ def keep_apart(target: Path, read: Mapping[str, Path | None]) -> None:
     Raises:
         SetupError: ``target`` is one of the files that are read.
     """
-    for what, path in read.items():
+    for role, path in read.items():
         if path is None:
             continue
         both = target.exists() and path.exists()
         if target.samefile(path) if both else target.resolve() == path.resolve():
             raise SetupError(
-                f"this would overwrite {target}, which is {what}", hint="Name another file."
+                f"this would overwrite {target}, which is {role}", hint="Name another file."
             )
 
 

@@ -85,10 +85,10 @@ def layers_from_json(text: str) -> list[Layer]:
     For engines that were built without detail the layers have only names, and no types.
     """
     try:
-        found = json.loads(text)
+        document = json.loads(text)
     except ValueError:
         return []
-    listed = found.get("Layers", []) if isinstance(found, dict) else []
+    listed = document.get("Layers", []) if isinstance(document, dict) else []
     layers = []
     for entry in listed:
         if not isinstance(entry, dict):
@@ -167,8 +167,8 @@ def _layer(
     tactic: str,
     metadata: str,
 ) -> Layer:
-    types = [found for _, found, _ in (*inputs, *constants, *outputs) if found in _BITS]
-    narrowest = min(types, key=lambda found: _BITS[found], default="")
+    types = [dtype for _, dtype, _ in (*inputs, *constants, *outputs) if dtype in _BITS]
+    narrowest = min(types, key=lambda dtype: _BITS[dtype], default="")
     return Layer(
         name,
         kind,

@@ -97,7 +97,7 @@ def read_signature(
     named = frozenset((*takes, *gives) if unbatched == "all" else unbatched)
     refuse_unknown("unbatched", named, [*takes, *gives], "engine")
     refuse_unknown("outputs", outputs or (), gives, "engine")
-    wanted = list(outputs) if outputs is not None else list(gives)
+    names = list(outputs) if outputs is not None else list(gives)
     read = {name: _port(engine, name, profile, taken=name in takes) for name in (*takes, *gives)}
     first = {
         name: read[name].shape[0]
@@ -113,9 +113,9 @@ def read_signature(
     if not first:
         return Signature(
             tuple(read[name] for name in takes),
-            tuple(read[name] for name in wanted),
+            tuple(read[name] for name in names),
             high_rows=1,
-            unwanted=tuple(read[name] for name in gives if name not in wanted),
+            unwanted=tuple(read[name] for name in gives if name not in names),
             label="engine",
         )
     listed = ", ".join(f"{name}: {length}" for name, length in first.items())
@@ -142,11 +142,11 @@ def read_signature(
 
     return Signature(
         tuple(finished(name) for name in takes),
-        tuple(finished(name) for name in wanted),
+        tuple(finished(name) for name in names),
         rows,
         low_rows=max(lows),
         high_rows=min(highs),
-        unwanted=tuple(finished(name) for name in gives if name not in wanted),
+        unwanted=tuple(finished(name) for name in gives if name not in names),
         label="engine",
     )
 

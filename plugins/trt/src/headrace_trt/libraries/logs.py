@@ -50,16 +50,16 @@ class Collected:
     def add(self, severity: str, message: str) -> None:
         """Take a message."""
         if severity in ("ERROR", "INTERNAL_ERROR"):
-            kept = self.errors
+            texts = self.errors
         elif severity == "WARNING":
-            kept = self.warnings
+            texts = self.warnings
         elif message.startswith("Layers:\n"):
             self.layers.append(message.removeprefix("Layers:\n"))
             return
         else:
             return
-        if len(kept) < _MOST_KEPT and message not in kept:
-            kept.append(message)
+        if len(texts) < _MOST_KEPT and message not in texts:
+            texts.append(message)
 
     def text(self, most: int = 5) -> str:
         """Return the first errors (or warnings, if there is no error) as one text."""

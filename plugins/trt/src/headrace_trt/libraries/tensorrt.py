@@ -81,9 +81,9 @@ class Library:
             SetupError: The library has no such member. The message lists those it has.
         """
         members = self.need(enum, option)
-        wanted = name.strip().upper()
-        if hasattr(members, wanted):
-            return getattr(members, wanted)
+        member = name.strip().upper()
+        if hasattr(members, member):
+            return getattr(members, member)
         known = [n for n in dir(members) if n.isupper() and not n.startswith("_")]
         raise SetupError(
             f"`{option}` names {name!r}, which {self.text} does not have",

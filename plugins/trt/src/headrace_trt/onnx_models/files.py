@@ -181,9 +181,9 @@ def all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     """Give a graph and all graphs inside its nodes (of If, Loop and Scan)."""
     waiting = [graph]
     while waiting:
-        found = waiting.pop()
-        yield found
-        for node in found.node:
+        each = waiting.pop()
+        yield each
+        for node in each.node:
             waiting.extend(graphs_of(node))
 
 
@@ -197,14 +197,14 @@ def graphs_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 def names_read(node: onnx.NodeProto) -> list[str]:
     """Return the names of the tensors that a node reads, those included that its inner graphs take from outside."""
-    found = [name for name in node.input if name]
+    names = [name for name in node.input if name]
     for graph in graphs_of(node):
         known = {v.name for v in graph.input} | {t.name for t in graph.initializer}
         known |= {name for inner in graph.node for name in inner.output}
         read = [name for inner in graph.node for name in names_read(inner)]
         read += [value.name for value in graph.output]
-        found += [name for name in read if name not in known]
-    return found
+        names += [name for name in read if name not in known]
+    return names
 
 
 def external_files(path: Path) -> list[Path]:

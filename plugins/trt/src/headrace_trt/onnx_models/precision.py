@@ -98,7 +98,7 @@ def kept_nodes(graph: onnx.GraphProto, patterns: Iterable[str]) -> set[int]:
     Raises:
         SetupError: A pattern matches no node.
     """
-    kept = set()
+    high = set()
     names = [node.name for node in graph.node]
     for pattern in patterns:
         matching = {i for i, name in enumerate(names) if fnmatch.fnmatchcase(name, pattern)}
@@ -109,8 +109,8 @@ def kept_nodes(graph: onnx.GraphProto, patterns: Iterable[str]) -> set[int]:
                 hint=f"Names are such as {', '.join(named[:5]) or '(all nodes are nameless)'};"
                 " `polygraphy inspect model` lists them.",
             )
-        kept |= matching
-    return kept
+        high |= matching
+    return high
 
 
 def _with_types(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -311,20 +311,20 @@ class _Conversion:
             if (name, False) in self.needed:
                 weights.append(self._lower(self.needed[name, False], numpy_helper.to_array(tensor)))
         casts: dict[str, onnx.NodeProto] = {}
-        for (name, high), wanted in self.needed.items():
+        for (name, high), target in self.needed.items():
             if name in produced and produced[name] is not high:
                 source = self.needed.get((name, not high), name)
                 to = TensorProto.FLOAT if high else self.low
                 casts[source] = helper.make_node(
-                    "Cast", [source], [wanted], f"{wanted}/converted", to=to
+                    "Cast", [source], [target], f"{target}/converted", to=to
                 )
         ordered = [casts[v.name] for v in graph.input if v.name in casts]
         for node in nodes:
             ordered.append(node)
             ordered += [casts[name] for name in node.output if name in casts]
-        for repeated, kept in ((graph.node, ordered), (graph.initializer, [*others, *weights])):
+        for repeated, items in ((graph.node, ordered), (graph.initializer, [*others, *weights])):
             del repeated[:]
-            repeated.extend(kept)
+            repeated.extend(items)
         del graph.value_info[:]
         if self.clamped:
             warn(f"{self.clamped} weights are beyond the range of fp16 and became ±65504")

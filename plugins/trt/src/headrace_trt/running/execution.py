@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headrace_trt.libraries.cuda import Cuda
     from headrace_trt.running.memory import Block, DevicePool
 
-__all__ = ["ContextMemory", "Execution", "SharedScratch", "make_allocator"]
+__all__ = ["ContextMemory", "Execution", "ScratchTurn", "SharedScratch", "make_allocator"]
 
 
 @dataclass
@@ -260,3 +260,22 @@ class SharedScratch:
     def close(self) -> None:
         """Give the memory back."""
         self.memory.close()
+
+
+class ScratchTurn:
+    """The turn of one instance at shared scratch memory, from its first run of a batch to the end of the batch."""
+
+    def __init__(self, scratch: SharedScratch) -> None:
+        self.memory, self._lock, self._is_taken = scratch.memory, scratch.lock, False
+
+    def take(self) -> None:
+        """Wait until no other instance has it, unless this one has."""
+        if not self._is_taken:
+            self._lock.acquire()
+            self._is_taken = True
+
+    def give(self) -> None:
+        """Let the next instance run, if this one has it."""
+        if self._is_taken:
+            self._is_taken = False
+            self._lock.release()

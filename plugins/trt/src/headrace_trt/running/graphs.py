@@ -116,10 +116,10 @@ class GraphCache:
 
     def clear(self) -> None:
         """Release all graphs, since an address that they hold has changed."""
-        kept, self._kept = self._kept, OrderedDict()
-        if kept:
+        graphs, self._kept = self._kept, OrderedDict()
+        if graphs:
             self._cuda.stream_synchronize(self._stream)
-        for recorded in kept.values():
+        for recorded in graphs.values():
             recorded.close(self._cuda)
 
     def close(self) -> None:

@@ -49,12 +49,12 @@ def not_padded(
         for i in rest:
             for port in signature.inputs:
                 tensor = items[i].tensors[port.name]
-                wanted = shapes[port.name][1:]
-                if port.batched and type(tensor) is DeviceArray and tensor.shape[1:] != wanted:
+                target = shapes[port.name][1:]
+                if port.batched and type(tensor) is DeviceArray and tensor.shape[1:] != target:
                     errors[i] = InputError(
                         "an array on the device is not padded",
                         key=keys.get(port.name, port.name),
-                        expected=f"samples of {list(wanted)}, or an array on the host",
+                        expected=f"samples of {list(target)}, or an array on the host",
                         got=f"{list(tensor.shape[1:])} on the device",
                         hint="Pad it before, or set ragged = 'group', which runs each shape separately.",
                     )

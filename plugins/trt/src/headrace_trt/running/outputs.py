@@ -111,12 +111,12 @@ class Outputs:
         block = allocator.block
         return Raw(raw.port, allocator.shape, block.pointer if block else 0, block, None)
 
-    def fetch(self, raws: Sequence[Raw], kept: list[Any]) -> list[Any]:
+    def fetch(self, raws: Sequence[Raw], owners: list[Any]) -> list[Any]:
         """Queue the copies of outputs to the host or to memory of their own. Give the arrays, not filled yet.
 
         Args:
             raws: The outputs of a run.
-            kept: Gets the objects that must live until the queued work is done.
+            owners: Gets the objects that must live until the queued work is done.
 
         Returns:
             For each output an array, whose values are valid once the stream is synchronised.
@@ -124,7 +124,7 @@ class Outputs:
         fetched: list[Any] = []
         for raw in raws:
             if self.on_device:
-                fetched.append(self._device_array(raw, kept))
+                fetched.append(self._device_array(raw, owners))
             elif raw.host is not None:
                 fetched.append(raw.host)
             else:
@@ -133,11 +133,11 @@ class Outputs:
                 if nbytes:
                     self._cuda.queue_copy(pointer, raw.pointer, nbytes, self._stream.handle)
                 if raw.owner is not None:
-                    kept.append(raw.owner)
+                    owners.append(raw.owner)
                 fetched.append(view.view(numpy_dtype(raw.port.dtype)).reshape(raw.shape))
         return fetched
 
-    def _device_array(self, raw: Raw, kept: list[Any]) -> DeviceArray:
+    def _device_array(self, raw: Raw, owners: list[Any]) -> DeviceArray:
         owner, pointer = raw.owner, raw.pointer
         if owner is None:
             nbytes = nbytes_of(raw.port, raw.shape)
@@ -149,7 +149,7 @@ class Outputs:
                 source = raw.host.ctypes.data
             if nbytes:
                 self._cuda.copy(owner.pointer, source, nbytes, self._stream.handle)
-            kept.append(raw.host)
+            owners.append(raw.host)
             pointer = owner.pointer
         return self.array(raw.port, pointer, raw.shape, owner)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import BackendError
 from headrace_tensors import Item, RowRunner
 from headrace_tensors.device_arrays import StreamRef
-from headrace_trt.running.execution import ContextMemory, Execution
+from headrace_trt.running.execution import ContextMemory, Execution, ScratchTurn
 from headrace_trt.running.graphs import GraphCache
 from headrace_trt.running.grouping import Run, not_padded, run_shapes
 from headrace_trt.running.items import Reader, zeros
@@ -73,8 +73,7 @@ class Runner:
         self._stream = StreamRef(stream)
         self._profile = profile
         self._options = options
-        self._scratch = scratch
-        self._locked = False
+        self._scratch = None if scratch is None else ScratchTurn(scratch)
         self._pending = False
         self._kept: list[Any] = []
         self._sample_runs: dict[int, Run] = {}
@@ -242,9 +241,8 @@ class Runner:
 
     def _begin(self) -> None:
         self._pending = True
-        if self._scratch is not None and not self._locked:
-            self._scratch.lock.acquire()
-            self._locked = True
+        if self._scratch is not None:
+            self._scratch.take()
 
     def _execute(self, run: Run, pointers: Mapping[str, int]) -> list[Raw]:
         """Queue a run on the filled input buffers; return the wanted outputs."""
@@ -261,8 +259,8 @@ class Runner:
         # The engine may write an output on the host until the stream is synchronised.
         self._kept.append(raws)
         execution.enqueue()
-        wanted = raws[: len(self.signature.outputs)]
-        return [targets.resolved(raw) if -1 in raw.shape else raw for raw in wanted]
+        named = raws[: len(self.signature.outputs)]
+        return [targets.resolved(raw) if -1 in raw.shape else raw for raw in named]
 
     def _execute_graph(self, run: Run, pointers: Mapping[str, int]) -> list[Raw]:
         graphs, targets = self._graphs, self.outputs
@@ -323,9 +321,8 @@ class Runner:
             self._arena.reset()
 
     def _unlock(self) -> None:
-        if self._locked and self._scratch is not None:
-            self._locked = False
-            self._scratch.lock.release()
+        if self._scratch is not None:
+            self._scratch.give()
 
     def warm_up(self) -> None:
         """Run few rows, and zeros at the profile's best and largest shapes.

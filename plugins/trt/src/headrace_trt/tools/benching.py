@@ -274,7 +274,7 @@ def _drawn(dtype: str, shape: Sequence[int]) -> NDArray[np.uint8]:
 
 
 def _shapes_to_run(
-    signature: Signature, given: Mapping[str, Sequence[int]]
+    signature: Signature, shapes: Mapping[str, Sequence[int]]
 ) -> dict[str, tuple[int, ...]]:
     """Return the shape of every input: the given one, else the profile's best.
 
@@ -282,19 +282,19 @@ def _shapes_to_run(
         SetupError: An input is unknown, or the profile does not take a shape.
     """
     names = [port.name for port in signature.inputs]
-    for name in given:
+    for name in shapes:
         if name not in names:
             raise SetupError(f"there is no input {name!r}", hint=f"There are: {', '.join(names)}.")
     chosen = {}
     for port in signature.inputs:
         if port.is_shape:
-            if port.name in given:
+            if port.name in shapes:
                 raise SetupError(
                     f"the values of input {port.name!r} decide shapes: the best of the profile are taken"
                 )
             chosen[port.name] = tuple(n for n in port.shape if n is not None)
             continue
-        shape = tuple(given.get(port.name, port.best))
+        shape = tuple(shapes.get(port.name, port.best))
         fits = len(shape) == len(port.best) and all(
             low <= n <= high for low, n, high in zip(port.low, shape, port.high, strict=True)
         )

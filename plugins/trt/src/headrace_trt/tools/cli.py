@@ -86,32 +86,32 @@ def build_command(
     """
     from headrace_trt.building.obtaining import build_engine
 
-    given = {
+    values = {
         "model": model,
         "engine": engine,
         "precision": precision,
         "profiles": _profiles({"min": min_shapes, "opt": opt_shapes, "max": max_shapes}),
     }
-    source, options = _checked("Onnx2Tensorrt", settings, given)
+    source, options = _checked("Onnx2Tensorrt", settings, values)
     if options.profiles and {"min", "max"} & {*source}:
         raise WrongArgument("the profiles say the rows of a batch: leave out min and max")
-    found = options.settings(min=source.get("min"), max=source.get("max"))
+    settings_ = options.settings(min=source.get("min"), max=source.get("max"))
     with printing_warnings(), showing_progress() as progress:
-        kept = build_engine(
-            found,
+        plan = build_engine(
+            settings_,
             engine=options.engine,
             cache_dir=options.cache_dir,
             cache_size_bytes=options.cache_size_bytes,
             device=_device_in_key(source.get("device")),
             progress=progress,
         )
-    kept_nowhere = found.network is not None and options.engine is None
+    kept_nowhere = settings_.network is not None and options.engine is None
     facts = ("library", "seconds", "layers_by_type", "profiles", "warnings")
     report = {
-        "engine": None if kept_nowhere else str(kept.path),
-        "cache_hit": kept.hit,
-        "bytes": len(kept.plan),
-        **{key: kept.sidecar.get(key) for key in facts},
+        "engine": None if kept_nowhere else str(plan.path),
+        "cache_hit": plan.hit,
+        "bytes": len(plan.plan),
+        **{key: plan.sidecar.get(key) for key in facts},
     }
     _print_report(report, as_json)
 
@@ -135,19 +135,19 @@ def bench_command(  # noqa: PLR0913, PLR0917 - options of the command line
     """Measure an engine alone until it is stable; print what the clock covers."""
     from headrace_trt.tools.benching import bench_engine
 
-    wanted = _shapes(shapes)
+    run_shapes = _shapes(shapes)
     with opened(plan, **_loading(plan, settings)) as (engine, cuda):
-        found = bench_engine(
+        report = bench_engine(
             engine,
             cuda,
-            shapes=wanted,
+            shapes=run_shapes,
             profile=profile,
             streams=streams,
             cuda_graph=cuda_graph,
             copies=copies,
             most_s=seconds,
         )
-    _print_report(found.as_dict(), as_json)
+    _print_report(report.as_dict(), as_json)
 
 
 @app.command("refit")
@@ -177,7 +177,7 @@ def _print_report(report: Mapping[str, Any], as_json: bool) -> None:
 
 
 def _checked(
-    word: str, settings: Sequence[str] | None, given: Mapping[str, Any]
+    word: str, settings: Sequence[str] | None, values: Mapping[str, Any]
 ) -> tuple[dict[str, Any], Any]:
     """Return a configuration of a word, and its checked options.
 
@@ -186,17 +186,17 @@ def _checked(
         WrongArgument: A setting is said twice, or nothing reads it.
     """
     source: Any = source_of(word, settings or ())
-    for key, value in given.items():
+    for key, value in values.items():
         if value is not None and key in source:
             raise WrongArgument(f"--set {key}: another argument says the {key} already")
         if value is not None:
             source[key] = str(value).replace("${", "$${") if isinstance(value, Path) else value
     if source["backend"] != word:
         raise WrongArgument(f"--set backend: it is {word} here")
-    found: Any = headrace.plugins.resolve(source)
-    for key in {*source} - {"backend", *_OF_A_NODE, *type(found.options).model_fields}:
+    backend: Any = headrace.plugins.resolve(source)
+    for key in {*source} - {"backend", *_OF_A_NODE, *type(backend.options).model_fields}:
         raise WrongArgument(f"--set {key}: it is no option of {word}, and nothing reads it here")
-    return source, found.options
+    return source, backend.options
 
 
 def _loading(plan: Path, settings: Sequence[str] | None) -> dict[str, Any]:
@@ -206,16 +206,16 @@ def _loading(plan: Path, settings: Sequence[str] | None) -> dict[str, Any]:
 
 
 def _profiles(shapes: Mapping[str, list[str] | None]) -> list[dict[str, str]] | None:
-    given = {key: found for key, found in shapes.items() if found}
-    if not given:
+    ranges = {key: value for key, value in shapes.items() if value}
+    if not ranges:
         return None
-    count = len(given.get("max", ()))
-    if any(len(found) != count for found in given.values()):
+    count = len(ranges.get("max", ()))
+    if any(len(value) != count for value in ranges.values()):
         raise WrongArgument(
             "--max-shapes must be given once per profile, --min-shapes and --opt-shapes as often or"
             " not at all"
         )
-    return [{key: found[i] for key, found in given.items()} for i in range(count)]
+    return [{key: value[i] for key, value in ranges.items()} for i in range(count)]
 
 
 def _device_in_key(device: str | None) -> dict[str, Any] | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import fields
 from importlib.metadata import EntryPoint, entry_points
 from inspect import cleandoc, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, PrivateAttr, Tag, create_model
 
@@ -138,6 +139,13 @@ _RANGES: dict[str, dict[str, float]] = {
 """What arguments of sinks may be. Other seconds and bytes are at least 0."""
 
 
+def _field_type(annotation: Any) -> Any:
+    """Return the type of a key: a `Path` where pydantic before 2.10 knows no `os.PathLike`."""
+    members = get_args(annotation)
+    types = tuple(Path if member == os.PathLike[str] else member for member in members)
+    return Union[types] if os.PathLike[str] in members else annotation  # noqa: UP007 - of a list
+
+
 def _sink_table(kind: str) -> type[_SinkTable]:
     """Return the table of a sink: the arguments of its class, as its signature and docstring say them."""
     of = getattr(headrace_vision, kind)
@@ -149,7 +157,7 @@ def _sink_table(kind: str) -> type[_SinkTable]:
         default = ... if parameter.default is parameter.empty else parameter.default
         least = {"ge": 0} if name.endswith(("_s", "_bytes")) else {}
         field: Any = Field(default, description=texts.get(name), **_RANGES.get(name, least))
-        keys[name] = (types[name], field)
+        keys[name] = (_field_type(types[name]), field)
     if "network" in keys:
         text = "Hosts that may be called; without it, those of the file."
         keys["network"] = (list[str] | None, Field(None, description=text))

@@ -109,9 +109,9 @@ def _filled(value: Any, place: tuple[str, ...], problems: list[Problem]) -> Any:
         name, default = match.groups()
         text = os.environ.get(name) or default
         if text is None and name not in os.environ:
-            said = f"the environment variable {name} is not set"
+            why = f"the environment variable {name} is not set"
             hint = "Set it, or give a default: ${NAME:-default}."
-            problems.append(Problem("vision", said, path=".".join(place), hint=hint))
+            problems.append(Problem("vision", why, path=".".join(place), hint=hint))
         return text or ""
 
     if isinstance(value, str):
@@ -120,8 +120,8 @@ def _filled(value: Any, place: tuple[str, ...], problems: list[Problem]) -> Any:
         return [_filled(item, place, problems) for item in value]
     if not isinstance(value, dict):
         return value
-    kept = {"ordered"} if place else _PIPELINES
-    own = {k: _filled(v, (*place, k), problems) for k, v in value.items() if k not in kept}
+    excluded = {"ordered"} if place else _PIPELINES
+    own = {k: _filled(v, (*place, k), problems) for k, v in value.items() if k not in excluded}
     return value | own
 
 
@@ -140,8 +140,8 @@ def _with_paths(table: dict[str, Any], base: Path) -> dict[str, Any]:
 
 def _of_table(where: str, table: dict[str, Any], error: ValidationError) -> list[Problem]:
     """Return the problems that pydantic has found in a table, at a place of the ``vision.toml``."""
-    told = texts_of(table, error, partial(_keys_at, table))
-    paths = ((".".join(filter(None, (where, place))) or None, text) for place, text in told)
+    problems = texts_of(table, error, partial(_keys_at, table))
+    paths = ((".".join(filter(None, (where, place))) or None, text) for place, text in problems)
     return [Problem("vision", text, path=path) for path, text in paths]
 
 
@@ -199,8 +199,8 @@ def _checks(
         yield f"{where}model", partial(_check_model, model.get("model"), base, imports)
         yield f"{where}ordered", partial(_order_of, model.get("ordered"), base, imports)
         for name, crop in _below_key(model, "crops").items():
-            asked = partial(_check_model, crop.get("model"), base, imports, may_detect=False)
-            yield f"{where}crops.{name}.model", asked
+            check = partial(_check_model, crop.get("model"), base, imports, may_detect=False)
+            yield f"{where}crops.{name}.model", check
     for name, source in _below_key(table, "sources").items():
         where = f"sources.{name}"
         known = SourceTable.model_fields.keys() - {"input"}

@@ -175,13 +175,13 @@ def best_boxes(
         return np.empty(0, np.int64)
     sides = sv.xyxy_to_xywh(boxes)
     if class_agnostic:
-        kept = suppress.NMSBoxes(sides, scores.astype(np.float32), 0.0, iou_threshold)
+        indices = suppress.NMSBoxes(sides, scores.astype(np.float32), 0.0, iou_threshold)
     else:
         numbers = classes.astype(np.int32)
-        kept = suppress.NMSBoxesBatched(
+        indices = suppress.NMSBoxesBatched(
             sides, scores.astype(np.float32), numbers, 0.0, iou_threshold
         )
-    rows = np.asarray(kept, np.int64).reshape(-1)
+    rows = np.asarray(indices, np.int64).reshape(-1)
     return rows[np.argsort(-scores[rows], kind="stable")]
 
 
@@ -233,8 +233,8 @@ def ranked(scores: NDArray[np.float64], threshold: float, most: int) -> NDArray[
         most: How many at most.
     """
     order = np.argsort(-scores, kind="stable")[:most]
-    kept: NDArray[np.int64] = order[scores[order] >= threshold]
-    return kept
+    rows: NDArray[np.int64] = order[scores[order] >= threshold]
+    return rows
 
 
 def labels_of(labels: list[str] | str | Path | None) -> list[str]:

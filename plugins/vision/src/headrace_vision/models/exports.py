@@ -146,13 +146,13 @@ class Metadata:
                 raise InputError(row.why, expected=expected, got=got)
         self.read += beside
         self.task = texts.get("task")
-        said = self.value("names") or self._config.get("id2label") or []
-        items = said.items() if isinstance(said, dict) else enumerate(said)
+        labels = self.value("names") or self._config.get("id2label") or []
+        items = labels.items() if isinstance(labels, dict) else enumerate(labels)
         try:
             self.names = read_labels(json.dumps({str(k): str(v) for k, v in items}), ".json")
         except FormatError as error:
             expected = "names by number, as {0: 'cat', 1: 'dog'}"
-            got = str(said)[:200]
+            got = str(labels)[:200]
             raise InputError(f"names of the file: {error}", expected=expected, got=got) from error
 
     def value(self, key: str) -> Any:
@@ -175,9 +175,9 @@ class Metadata:
         """
         if self.task != "pose":
             return None
-        said = self.value("kpt_shape")
-        if isinstance(said, (list, tuple)) and len(said) == 2:
-            return [int(number) for number in said]
+        shape = self.value("kpt_shape")
+        if isinstance(shape, (list, tuple)) and len(shape) == 2:
+            return [int(number) for number in shape]
         expected, got = "kpt_shape in the file, as [17, 3]", self.texts.get("kpt_shape", "nothing")
         raise InputError("it is unknown how many keypoints there are", expected=expected, got=got)
 
@@ -191,10 +191,10 @@ class Metadata:
         Raises:
             InputError: The network cannot take this size.
         """
-        said = self.value("imgsz") if size is None else size
-        sides = said if isinstance(said, (list, tuple)) and len(said) == 2 else [said or 640] * 2
+        hw = self.value("imgsz") if size is None else size
+        sides = hw if isinstance(hw, (list, tuple)) and len(hw) == 2 else [hw or 640] * 2
         pairs = zip(shape[2:], sides, strict=True)
-        height, width = (given if isinstance(given, int) else int(side) for given, side in pairs)
+        height, width = (axis if isinstance(axis, int) else int(side) for axis, side in pairs)
         stride = self.value("stride") or 1
         if height % stride or width % stride:
             expected, got = f"a multiple of {stride}, the stride in its file", f"{height} x {width}"
@@ -207,10 +207,10 @@ class Metadata:
         Raises:
             InputError: They are neither 1 nor 3, or others than the file says.
         """
-        said = self.value("channels")
-        channels = shape[1] if isinstance(shape[1], int) else said or 3
-        if channels not in (1, 3) or said not in (None, channels):
-            got = f"an input {shape}{'' if said is None else f', and channels {said} in its file'}"
+        meta = self.value("channels")
+        channels = shape[1] if isinstance(shape[1], int) else meta or 3
+        if channels not in (1, 3) or meta not in (None, channels):
+            got = f"an input {shape}{'' if meta is None else f', and channels {meta} in its file'}"
             raise InputError("these channels have no picture", expected="3, or 1 (grey)", got=got)
         return int(channels)
 
@@ -219,8 +219,8 @@ class Metadata:
         description = self.texts.get("description", "").lower()
         if (kind := self._config.get("model_type")) is not None:
             layout = FAMILIES.get(kind)
-            wanted = {"do_normalize": layout == "detr", **(_STATISTICS if layout == "detr" else {})}
-            wrong = [key for key in wanted if self._pictures.get(key) not in (None, wanted[key])]
+            needs = {"do_normalize": layout == "detr", **(_STATISTICS if layout == "detr" else {})}
+            wrong = [key for key in needs if self._pictures.get(key) not in (None, needs[key])]
             return [layout] if layout and not wrong else []
         if self.task is None:
             return ["v5", "v8"] if {"names", "stride"} <= self.texts.keys() else []
@@ -252,36 +252,36 @@ class Metadata:
                 raise InputError(problem, expected="keys of known exporters", got=got, hint=hint)
 
 
-def _extra_of(said: Metadata, outputs: Mapping[str, list[Any]]) -> int:
+def _extra_of(meta: Metadata, outputs: Mapping[str, list[Any]]) -> int:
     """Return how many numbers of each box follow its classes: coefficients of its mask, keypoints, or an angle."""
     shapes = list(outputs.values())
     if [len(shape) for shape in shapes] == [3, 4]:
         return int(shapes[1][1])
-    return 1 if said.task == "obb" else math.prod(said.keypoints() or [0])
+    return 1 if meta.task == "obb" else math.prod(meta.keypoints() or [0])
 
 
-def _suits(layout: Layout, said: Metadata, outputs: Mapping[str, list[Any]]) -> bool:
+def _suits(layout: Layout, meta: Metadata, outputs: Mapping[str, list[Any]]) -> bool:
     """Tell whether outputs have the names, or the axes, that the backend of a layout reads."""
     axes = [len(shape) for shape in outputs.values()]
     if layout.word == "BoxDetections":
         return {output for key, output in layout.options.items() if key != "unit"} <= outputs.keys()
     if layout.word == "YoloDetections":
         other = "pose" if axes == [3, 4] else "segment"
-        return axes in ([3], [3, 4]) and said.task != other
+        return axes in ([3], [3, 4]) and meta.task != other
     if layout.options.get("activation") in ("identity", "best"):
         return axes == [3]
     return axes in ([3, 3], [3, 3, 4]) and "keypoints" not in outputs
 
 
 def _fitting(
-    said: Metadata, names: list[str], outputs: Mapping[str, list[Any]], size_hw: tuple[int, int]
+    meta: Metadata, names: list[str], outputs: Mapping[str, list[Any]], size_hw: tuple[int, int]
 ) -> list[str]:
     """Return the layouts that the names and shapes of outputs may have; the arguments are those of `find_layout`."""
-    layouts = [name for name, layout in TABLE.items() if _suits(layout, said, outputs)]
+    layouts = [name for name, layout in TABLE.items() if _suits(layout, meta, outputs)]
     first = next(iter(outputs.values()))
     if len(first) == 3 and len(outputs) - any(len(shape) == 4 for shape in outputs.values()) == 1:
         rows, columns = first[1:]
-        extra = _extra_of(said, outputs)
+        extra = _extra_of(meta, outputs)
         shaped = fitting_layouts((rows, columns), size_hw, len(names) or None, extra)
         shaped += ["yolox_decoded"] * ("yolox" in shaped)
         if not {"v5", "v8", "yolox"} & {*shaped}:
@@ -300,12 +300,12 @@ _BY_NAMES = ("rfdetr", "yolonas", "torchvision")
 
 
 def find_layout(
-    said: Metadata, names: list[str], outputs: Mapping[str, list[Any]], size_hw: tuple[int, int]
+    meta: Metadata, names: list[str], outputs: Mapping[str, list[Any]], size_hw: tuple[int, int]
 ) -> tuple[str, str | None]:
     """Return the layout that metadata, else names of outputs tell, and what was assumed for that.
 
     Args:
-        said: What the metadata say.
+        meta: What the metadata say.
         names: Names of the classes, none where they are unknown.
         outputs: The shapes by name, ``[N, ...]``.
         size_hw: Height and width of the input, in pixels.
@@ -313,29 +313,29 @@ def find_layout(
     Raises:
         InputError: They tell none, or the file has a key that is not known.
     """
-    fits = _fitting(said, names, outputs, size_hw)
-    allowed = said.layouts()
+    fits = _fitting(meta, names, outputs, size_hw)
+    allowed = meta.layouts()
     named = ", ".join(outputs)
     assumed = None if len(allowed) == 1 else f"{{}} by the shape of {named}"
     if not allowed and len(fits) == 1 and fits[0] in _BY_NAMES:
         allowed, assumed = fits, f"{{}} by the names {named}"
     layouts = [layout for layout in allowed if layout in fits]
     if len(layouts) == 1:
-        said.check_keys(layouts[0])
+        meta.check_keys(layouts[0])
         return layouts[0], assumed and assumed.format(layouts[0])
-    told = " and ".join(f"{name} {shape}" for name, shape in outputs.items())
-    keys = f"the keys {', '.join(said.read)} of its metadata" if said.read else "no metadata"
+    shapes = " and ".join(f"{name} {shape}" for name, shape in outputs.items())
+    keys = f"the keys {', '.join(meta.read)} of its metadata" if meta.read else "no metadata"
     raise InputError(
         "the file does not say its layout" if fits else "no layout fits",
         expected="; ".join(f"{layout} ({TABLE[layout]})" for layout in layouts or fits)
         or f"one of {', '.join(TABLE)}",
-        got=f"{told} for an input of {size_hw}, and {keys}",
+        got=f"{shapes} for an input of {size_hw}, and {keys}",
         hint="Write layout = ... with one of these. The options labels and size may leave fewer.",
     )
 
 
 def check_layout(
-    layout: str, said: Metadata | None = None, outputs: Mapping[str, list[Any]] | None = None
+    layout: str, meta: Metadata | None = None, outputs: Mapping[str, list[Any]] | None = None
 ) -> None:
     """Refuse a name that no layout has, and outputs that its backend cannot read.
 
@@ -345,7 +345,7 @@ def check_layout(
     if layout not in TABLE:
         hint = among(layout, TABLE, "")
         raise InputError("no such layout", expected=", ".join(TABLE), got=repr(layout), hint=hint)
-    if said and outputs and not _suits(TABLE[layout], said, outputs):
+    if meta and outputs and not _suits(TABLE[layout], meta, outputs):
         raise InputError(
             f"the outputs do not fit the layout {layout!r}",
             expected="an output [N, R, C], of a network for masks with prototypes [N, M, h, w], or boxes and logits "

@@ -241,9 +241,9 @@ class FilterDetections(Each):
                 if detections.class_id is None:
                     raise lacking("classes")
                 names = detections.data.get("class_name", [None] * len(detections))
-                wanted = options.classes
+                allowed = options.classes
                 pairs = zip(detections.class_id, names, strict=True)
-                keep &= [int(c) in wanted or str(name) in wanted for c, name in pairs]
+                keep &= [int(c) in allowed or str(name) in allowed for c, name in pairs]
             keep &= detections.box_area >= options.min_area
             if options.max_area is not None:
                 keep &= detections.box_area <= options.max_area

@@ -118,16 +118,16 @@ def read_layout(
         raise InputError("the output does not fit the layout", expected=expected, got=got)
     # Nearly all cells are below the threshold, so that only one number of each is looked at. No class is above 1.
     scores = (cells[:, 4:last].max(1) if layout == "v8" else cells[:, 4]).astype(np.float64)
-    kept = _above(scores, score_threshold)
-    values, scores = cells[kept].astype(np.float64), scores[kept]
+    indices = _above(scores, score_threshold)
+    values, scores = cells[indices].astype(np.float64), scores[indices]
     if layout == "end2end":
         return values[:, :4], scores, values[:, 5].astype(np.int64), values[:, last:]
     if layout == "v8":
         return (corners_of(values[:, :4]), scores, values[:, 4:last].argmax(1), values[:, last:])
     scores *= values[:, 5:last].max(1)
     best = _above(scores, score_threshold)
-    values, kept = values[best], kept[best]
-    places = values[:, :4] if layout == "v5" else _on_grid(values, kept, rows, input_size)
+    values, indices = values[best], indices[best]
+    places = values[:, :4] if layout == "v5" else _on_grid(values, indices, rows, input_size)
     return corners_of(places), scores[best], values[:, 5:last].argmax(1), values[:, last:]
 
 
@@ -137,7 +137,7 @@ def _above(scores: NDArray[np.float64], threshold: float) -> NDArray[np.int64]:
 
 def _on_grid(
     rows: NDArray[np.float64],
-    kept: NDArray[np.int64],
+    indices: NDArray[np.int64],
     count: int,
     input_size: tuple[int, int] | None,
 ) -> NDArray[np.float64]:
@@ -151,7 +151,7 @@ def _on_grid(
         y, x = np.mgrid[: input_size[0] // stride, : input_size[1] // stride]
         cells.append(np.stack([x, y], -1).reshape(-1, 2))
         strides.append(np.full((x.size, 1), stride))
-    cell, stride_of = np.concatenate(cells)[kept], np.concatenate(strides)[kept]
+    cell, stride_of = np.concatenate(cells)[indices], np.concatenate(strides)[indices]
     center = (rows[:, :2] + cell) * stride_of
     with np.errstate(over="ignore"):
         size = np.exp(rows[:, 2:4]) * stride_of

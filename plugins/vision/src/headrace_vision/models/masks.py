@@ -93,8 +93,8 @@ class _Taps(NamedTuple):
 
     def touching(self, rows: Any) -> _Taps:
         """Return those of which one of the two rows is in ``rows`` (``bool``): only there a sum can be above 0."""
-        kept = np.flatnonzero(rows[self.before] | rows[self.after])
-        a, b = (kept[0], kept[-1] + 1) if len(kept) else (0, 0)
+        lines = np.flatnonzero(rows[self.before] | rows[self.after])
+        a, b = (lines[0], lines[-1] + 1) if len(lines) else (0, 0)
         return _Taps(
             self.pixels[a:b], self.before[a:b], self.after[a:b], self.part[a:b], self.start
         )

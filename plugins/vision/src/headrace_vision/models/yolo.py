@@ -101,14 +101,14 @@ class YoloDetections(Each):
             boxes, scores, classes, rest = read_layout(
                 output, layout, size, options.score_threshold, extra
             )
-            kept, quads = _choice(options, layout, boxes, scores, classes, rest)
+            rows, quads = _choice(options, layout, boxes, scores, classes, rest)
             fit = fit_of(request, options.input_size)
-            places = fit.to_image(boxes[kept])
+            places = fit.to_image(boxes[rows])
             if quads is not None:
-                quads = fit.to_image(quads[kept], clip=False)
+                quads = fit.to_image(quads[rows], clip=False)
                 places = _upright(quads, fit.image)
-            detections = make_detections(places, scores[kept], classes[kept], labels)
-            rest = rest[kept]
+            detections = make_detections(places, scores[rows], classes[rows], labels)
+            rest = rest[rows]
             if quads is not None:
                 detections.data[QUADS] = quads
             elif options.keypoints is not None:
@@ -138,15 +138,15 @@ def _choice(
         upright: Any = sv.xcycwh_to_xyxy(boxes) if layout == "end2end" else boxes
         quads = quads_of(upright, rest[:, 0])
     if layout == "end2end":
-        kept = order
+        rows = order
     elif quads is not None:
         kinds = classes[order] * (not options.class_agnostic)
         overlaps_of = sv.oriented_box_iou_batch
-        kept = order[best_rows(quads[order], kinds, options.iou_threshold, overlaps_of)]
+        rows = order[best_rows(quads[order], kinds, options.iou_threshold, overlaps_of)]
     else:
         limit, is_agnostic = options.iou_threshold, options.class_agnostic
-        kept = best_boxes(boxes, scores, classes, iou_threshold=limit, class_agnostic=is_agnostic)
-    return kept[: options.max_boxes], quads
+        rows = best_boxes(boxes, scores, classes, iou_threshold=limit, class_agnostic=is_agnostic)
+    return rows[: options.max_boxes], quads
 
 
 def _upright(quads: Any, size_hw: tuple[int, int]) -> Any:

@@ -153,10 +153,10 @@ class Asker:
         ]
         futures = self._pipe.submit(requests) if requests else []
         for row, request, future in zip(rows, requests, futures, strict=True):
-            answers[row] = asked = Answer()
+            answers[row] = answer = Answer()
             if self._every != 1 and ids[row] >= 0:
-                self._tracks[ids[row]] = (frame.frame, asked)
-            future.add_done_callback(partial(asked.take_from, request))
+                self._tracks[ids[row]] = (frame.frame, answer)
+            future.add_done_callback(partial(answer.take_from, request))
         while len(self._tracks) > MOST_TRACKS:
             self._tracks.popitem(last=False)
         return [answer for answer in answers if answer is not None]
@@ -182,11 +182,11 @@ class Asker:
         detections = _detections_of(frame)
         values = [answer.value for answer in answers]
         columns = columns_of(self._name, values) if values else {}
-        told = replace(detections, data={**detections.data, **columns})
+        extended = replace(detections, data={**detections.data, **columns})
         for key in ("result", "detections"):
             if frame.request.get(key) is detections:
-                frame.request[key] = told
-        frame.result = told if frame.result is detections else frame.result
+                frame.request[key] = extended
+        frame.result = extended if frame.result is detections else frame.result
 
 
 def _detections_of(frame: Frame) -> sv.Detections:

@@ -64,9 +64,9 @@ class Connection:
         """Return where a key frame belongs: here, or to what follows where the stream changes with it, as in size."""
         import av
 
-        given = [packet] if self._sets is None else [packet, *self._sets.filter(av.Packet(packet))]
+        parts = [packet] if self._sets is None else [packet, *self._sets.filter(av.Packet(packet))]
         kind = "new_extradata"
-        sets = [part.get_sidedata(kind) for part in given if part.has_sidedata(kind)]
+        sets = [part.get_sidedata(kind) for part in parts if part.has_sidedata(kind)]
         if not sets or (extradata := bytes(sets[-1])) == self._seen:
             return self
         if self._seen is None:

@@ -161,8 +161,8 @@ class Packets:
                 ticks, then_s = connection.known
                 pts = dts = ticks + round((now_s - then_s) / connection.unit)
             elif dts is not None and connection.known is None:  # as behind the first of RTSP
-                for kept in self._queue.of(connection):
-                    kept.pts = kept.dts = dts - round((now_s - kept.came_s) / connection.unit)
+                for old in self._queue.of(connection):
+                    old.pts = old.dts = dts - round((now_s - old.came_s) / connection.unit)
             elif dts is not None and dts < connection.known[0] - 1 / connection.unit:  # type: ignore[index]
                 self._follow(connection := copy(connection))  # its clock began again
                 connection.offset_s = None

@@ -104,16 +104,16 @@ class PlaylistOpener:
             body: bytes = _checked(answer.read(_MOST_BYTES + 1))
         lines = [line.strip().decode("utf-8", "replace") for line in body.splitlines()]
         variants: list[tuple[int, int, str]] = []
-        said: dict[str, str] | None = None
+        attrs: dict[str, str] | None = None
         for line in lines:
             if line.startswith(_VARIANT):
-                said = dict(_ATTRIBUTE.findall(line[len(_VARIANT) :]))
-            elif line and not line.startswith("#") and said is not None:
-                width, _, height = said.get("RESOLUTION", "0x0").partition("x")
+                attrs = dict(_ATTRIBUTE.findall(line[len(_VARIANT) :]))
+            elif line and not line.startswith("#") and attrs is not None:
+                width, _, height = attrs.get("RESOLUTION", "0x0").partition("x")
                 variants.append(
-                    (_number(width) * _number(height), _number(said.get("BANDWIDTH", "")), line)
+                    (_number(width) * _number(height), _number(attrs.get("BANDWIDTH", "")), line)
                 )
-                said = None
+                attrs = None
         best = max(variants, key=lambda variant: variant[:2], default=(0, 0, ""))
         return urljoin(self.address, best[2])
 

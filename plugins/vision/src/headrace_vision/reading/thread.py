@@ -200,11 +200,11 @@ def _follow(source: Source, media: Input) -> None:
                 source.push(failed_shot(error, media.name))
             reason = error
         wait_s = back_off(way.attempt, most_s=MOST_AWAY_S, chance=random.random)
-        said = str(reason) or type(reason).__name__
+        text = str(reason) or type(reason).__name__
         if why := getattr(reason, "strerror", None):
             # FFmpeg adds the address that it was given, which may have a password in it. The name has none.
-            said = f"{why}: {media.name}"
-        source.lost(said, way.attempt, wait_s)
+            text = f"{why}: {media.name}"
+        source.lost(text, way.attempt, wait_s)
         way.lose()
         source.clock.wait(source.stopping, wait_s)
 
@@ -272,11 +272,11 @@ def _live_shots(source: Source, media: Input, way: _Way) -> Generator[Shot, None
         with open_camera(media.target, timeout_s, _ffmpeg(source, media)) as container:
             yield from _shots_of(container, source, media, way.last_s)
         return
-    wanted = _ffmpeg(source, media)
+    options = _ffmpeg(source, media)
     file = web_file(media.target, timeout_s, source.hang_up_with)
     try:
         with open_address(
-            media.target, timeout_s, max_pixels, media.hosts, file, wanted, source.hang_up_with
+            media.target, timeout_s, max_pixels, media.hosts, file, options, source.hang_up_with
         ) as container:
             has_length = file is not None and file.size is not None
             source.live = container.duration is None and not has_length
@@ -334,22 +334,22 @@ def _ffmpeg(source: Source, media: Input) -> dict[str, str]:
     from headrace_vision.reading.video_files import check_hardware
 
     kind = media.kind if media.live else "file"
-    wanted = {name: str(value) for name, value in (source.options.ffmpeg or {}).items()}
-    for name in wanted:
+    options = {name: str(value) for name, value in (source.options.ffmpeg or {}).items()}
+    for name in options:
         if kind not in FFMPEG[name]:
             known = ", ".join(option for option, kinds in FFMPEG.items() if kind in kinds)
             text = f"the option {name!r} of FFmpeg is not for this kind of source: {kind}"
             raise OptionError(text, expected=known, got=name)
-    if "rtsp_transport" in wanted and not media.target.lower().startswith("rtsp"):
+    if "rtsp_transport" in options and not media.target.lower().startswith("rtsp"):
         text = f"rtsp_transport is for RTSP, and {source.name!r} is another address"
         raise OptionError(text, expected="rtsp://...", got=media.name)
-    if "hwaccel" in wanted:
+    if "hwaccel" in options:
         try:
-            check_hardware(wanted["hwaccel"])
+            check_hardware(options["hwaccel"])
         except ValueError as error:
             raise OptionError(str(error)) from error
-    wanted.pop("threads", None)  # of the decoder
-    return wanted
+    options.pop("threads", None)  # of the decoder
+    return options
 
 
 def _refuse_arrival(source: Source) -> None:

@@ -79,12 +79,12 @@ def _limits(max_pixels: int) -> dict[str, str]:
     return {"max_pixels": str(min(max_pixels + max_pixels // 4 + 65_536, 2**31 - 1))}
 
 
-def open_video(file: Path | Any, wanted: Mapping[str, str] | None = None) -> Any:
+def open_video(file: Path | Any, extra: Mapping[str, str] | None = None) -> Any:
     """Open a file or a file object that FFmpeg reads. It can open no other file and no address.
 
     Args:
         file: It.
-        wanted: More options of FFmpeg, among those in `headrace_vision.options.FFMPEG`.
+        extra: More options of FFmpeg, among those in `headrace_vision.options.FFMPEG`.
 
     Raises:
         InputError: It is no video.
@@ -92,7 +92,7 @@ def open_video(file: Path | Any, wanted: Mapping[str, str] | None = None) -> Any
     import av
 
     allowed = {"protocol_whitelist": FILE_PROTOCOLS, "format_whitelist": FORMATS}
-    options = {**(wanted or {}), **allowed, "codec_whitelist": _NO_DECODING}
+    options = {**(extra or {}), **allowed, "codec_whitelist": _NO_DECODING}
     target = f"file:{file}" if isinstance(file, Path) else file
     try:
         container = _open(target, options)
@@ -179,7 +179,7 @@ def open_address(
     max_pixels: int,
     hosts: Iterable[str] = (),
     file: WebFile | None = None,
-    wanted: Mapping[str, str] | None = None,
+    extra: Mapping[str, str] | None = None,
     connected: Callable[[Callable[[], None]], object] = lambda hang_up: None,
 ) -> Iterator[Any]:
     """Open an address, which `headrace_vision.network.check_address` has allowed, and close it at the end.
@@ -192,7 +192,7 @@ def open_address(
         max_pixels: Most pixels of a picture. See `_limits`.
         hosts: Those that a playlist may name.
         file: What `web_file` returned.
-        wanted: See `open_video`.
+        extra: See `open_video`.
         connected: Gets what ends the connection to an RTSP camera.
 
     Raises:
@@ -201,14 +201,14 @@ def open_address(
     """
     import av
 
-    wanted = dict(wanted or {})
-    options, timeouts = wanted | _limits(max_pixels), (timeout_s, timeout_s)
+    extra = dict(extra or {})
+    options, timeouts = extra | _limits(max_pixels), (timeout_s, timeout_s)
     if is_playlist(address):
-        with _open_playlist(address, timeout_s, hosts, wanted) as container:
+        with _open_playlist(address, timeout_s, hosts, extra) as container:
             yield container
     elif file is not None:
         options |= {"protocol_whitelist": "", "format_whitelist": FORMATS}
-        options |= _NO_DECODING_OF_FLV | wanted if file.is_flv else {}
+        options |= _NO_DECODING_OF_FLV | extra if file.is_flv else {}
         with _with_video(_open(file, options, format=file.format)) as container:
             yield container
     elif address.lower().startswith("rtsp"):
@@ -228,19 +228,19 @@ def open_address(
                 yield container
     else:
         options |= {"protocol_whitelist": "rtmp,rtmps,tcp,tls", "format_whitelist": "flv,live_flv"}
-        options |= _NO_DECODING_OF_FLV | wanted
+        options |= _NO_DECODING_OF_FLV | extra
         with _with_video(_open(address, options, timeout=timeouts)) as container:
             yield container
 
 
 def _open_playlist(
-    address: str, timeout_s: float, hosts: Iterable[str], wanted: dict[str, str]
+    address: str, timeout_s: float, hosts: Iterable[str], extra: dict[str, str]
 ) -> Any:
     import av
 
     opener = PlaylistOpener(address, hosts, timeout_s)
     address = opener.best_variant()
-    options = wanted | {
+    options = extra | {
         "codec_whitelist": _NO_DECODING,
         "protocol_whitelist": "http,https,tcp,tls",
         "format_whitelist": f"hls,{FORMATS}",
@@ -255,13 +255,13 @@ def _open_playlist(
         raise
 
 
-def open_camera(number: str, timeout_s: float, wanted: Mapping[str, str] | None = None) -> Any:
+def open_camera(number: str, timeout_s: float, extra: Mapping[str, str] | None = None) -> Any:
     """Open the camera of that number (``"0"``), or of that device (``"/dev/video0"``).
 
     Args:
         number: It.
         timeout_s: Seconds of silence after which it is lost.
-        wanted: See `open_video`.
+        extra: See `open_video`.
 
     Raises:
         InputError: Cameras of this system cannot be opened.
@@ -273,7 +273,7 @@ def open_camera(number: str, timeout_s: float, wanted: Mapping[str, str] | None 
     kind, pattern = CAMERAS[sys.platform]
     device = pattern.format(number) if number.isdigit() else number
     timeouts = (timeout_s, timeout_s)
-    return _with_video(_open(device, dict(wanted or {}), format=kind, timeout=timeouts))
+    return _with_video(_open(device, dict(extra or {}), format=kind, timeout=timeouts))
 
 
 def clock_of(container: Any, *, is_live: bool) -> str | None:
@@ -322,7 +322,7 @@ def video_shots(
     path: str | None,
     times: PictureTimes,
     after_s: float | None = None,
-    seen: Callable[[Any], object] = lambda packet: None,
+    on_packet: Callable[[Any], object] = lambda packet: None,
     *,
     is_live: bool = False,
 ) -> Iterator[Shot | None]:
@@ -334,7 +334,7 @@ def video_shots(
         path: The file it is, for the shots.
         times: Says the times of the pictures.
         after_s: Pictures up to this time, in seconds of the video, are passed over.
-        seen: Gets each packet before it is decoded.
+        on_packet: Gets each packet before it is decoded.
         is_live: Whether it may be cut off at any time. It is decoded in one thread, as H.264 always is, unless ``options`` say
             another number: then several pictures are decoded at a time.
 
@@ -351,19 +351,19 @@ def video_shots(
     begin_s = max((begin for begin in (options.start, after_s) if begin is not None), default=None)
     if begin_s is not None:
         _seek(container, begin_s)
-    said, is_empty, matrix = "no packet with one", True, None
+    refusal, is_empty, matrix = "no packet with one", True, None
     captured, reformatter = CaptureTimes(), VideoReformatter()
     damage = Damage(may_lose=is_live or bool(container.format.flags & _BREAKS))
 
     def note(packet: Any) -> None:
-        seen(packet)
+        on_packet(packet)
         captured.note(packet)
         damage.note(packet)
 
     for picture in _pictures(container, stream, options.max_pixels, note):
         if isinstance(picture, Exception):
             damage.note_error()
-            said = str(picture)
+            refusal = str(picture)
             yield None
             continue
         check_pixels(picture.width, picture.height, options.max_pixels)
@@ -387,7 +387,7 @@ def video_shots(
         yield shot
     if is_empty and after_s is None and (begin_s is None or not _has_picture(container, stream)):
         expected = "a frame that can be decoded; it may be cut off, or damaged"
-        raise NoFrameError("the video has no frame", expected=expected, got=said)
+        raise NoFrameError("the video has no frame", expected=expected, got=refusal)
 
 
 def _pictures(

@@ -71,8 +71,8 @@ class Delivery:
                 source.stop(discard=True)
         return source
 
-    def _tell(self, source: Source, method: str, *given: str) -> None:
-        self._sinks.tell(method, source.name, *given, names=source.options.sinks)
+    def _tell(self, source: Source, method: str, *details: str) -> None:
+        self._sinks.tell(method, source.name, *details, names=source.options.sinks)
 
     def _send(self, source: Source, flight: Flight) -> None:
         source.begin(flight)

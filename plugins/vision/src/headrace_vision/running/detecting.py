@@ -171,17 +171,17 @@ def configuration_of(
     config["backend"] = f"S[{','.join(chain)}]"
     if network.names:
         config["labels"] = list(network.names)
-    given: dict[str, Any] = {"iou_threshold": iou_threshold, "device": device}
-    given[f"{row.word}::score_threshold"] = score_threshold
-    config |= {key: value for key, value in given.items() if value is not None}
+    values: dict[str, Any] = {"iou_threshold": iou_threshold, "device": device}
+    values[f"{row.word}::score_threshold"] = score_threshold
+    config |= {key: value for key, value in values.items() if value is not None}
     by = " (from the file)" * (labels is None and bool(network.names))
     named = f"{len(network.names) or 'unnamed'} classes{by}{network.more}"
     took = [
         f"{path.name}: layout {network.layout}, input {height} x {width}, {named}",
         f"fed with {network.dtype}, {color}, {row.normalisation if scaled else 'pixels 0 to 255'}",
     ]
-    told = {"read": network.read, "assumed": network.assumed}
-    took += [f"{origin}: {', '.join(keys)}" for origin, keys in told.items() if keys]
+    keys_by_origin = {"read": network.read, "assumed": network.assumed}
+    took += [f"{origin}: {', '.join(keys)}" for origin, keys in keys_by_origin.items() if keys]
     return config, "; ".join(took)
 
 
@@ -214,41 +214,41 @@ def _of_onnx(path: Path, layout: str, labels: list[str] | None, size: int | None
     session = _session(path)
     is_of_transformers = {"logits", "pred_boxes"} <= {out.name for out in session.get_outputs()}
     folder = path.parent if is_of_transformers else None
-    said = Metadata(session.get_modelmeta().custom_metadata_map, folder)
-    names = labels if labels is not None else said.names
+    metadata = Metadata(session.get_modelmeta().custom_metadata_map, folder)
+    names = labels if labels is not None else metadata.names
     (image,) = session.get_inputs()
     shape = [1, *image.shape][-4:]
-    size_hw, channels = said.input_size(shape, size), said.channels(shape)
+    size_hw, channels = metadata.input_size(shape, size), metadata.channels(shape)
     dtype = _TYPES[image.type]
     outputs = _output_shapes(session, (channels, *size_hw), dtype)
     assumed = []
     if layout == "auto":
-        layout, by = find_layout(said, names, outputs, size_hw)
+        layout, by = find_layout(metadata, names, outputs, size_hw)
         assumed += [by] if by else []
         if layout == "yolonas" and dtype != "uint8":
             text = "the file does not say what pixels become"
             expected = "an export of super-gradients with preprocessing, which takes uint8"
             hint = "If it is a YOLO-NAS, write layout = 'yolonas': pixels 0 to 1."
             raise InputError(text, expected=expected, got=dtype, hint=hint)
-    check_layout(layout, said, outputs)
-    row, keypoints = TABLE[layout], said.keypoints()
+    check_layout(layout, metadata, outputs)
+    row, keypoints = TABLE[layout], metadata.keypoints()
     options: dict[str, Any] = {}
     if isinstance(shape[0], int):
         options = {"max": shape[0], "pad": shape[0] > 1}
     if row.word == "YoloDetections":
-        extra = {"keypoints": keypoints, "oriented": said.task == "obb"}
+        extra = {"keypoints": keypoints, "oriented": metadata.task == "obb"}
         options |= {key: value for key, value in extra.items() if value}
     if layout == "torchvision" and len(outputs["boxes"]) == 2:
         options["unbatched"] = [*outputs, *([image.name] * (len(image.shape) == 3))]
     if dtype == "uint8":
         assumed.append("the network scales pixels itself")
     is_open = not all(isinstance(side, int) for side in shape[2:])
-    if is_open and size is None and said.value("imgsz") is None:
+    if is_open and size is None and metadata.value("imgsz") is None:
         assumed.append("640 pixels")
     more = f", {keypoints[0]} keypoints" if keypoints else ""
     more += ", masks" * any(len(axes) == 4 for axes in outputs.values())
-    more += ", oriented boxes" * (said.task == "obb")
-    return _Network(layout, names, size_hw, channels, dtype, options, more, said.read, assumed)
+    more += ", oriented boxes" * (metadata.task == "obb")
+    return _Network(layout, names, size_hw, channels, dtype, options, more, metadata.read, assumed)
 
 
 def _session(path: Path) -> Any:

@@ -109,17 +109,17 @@ class VideoRunner(Delivery):
         self._most_files = most_files
         self._decode = StillDecoder(decode)
         clock = machine_clock or Clock()
-        wanted = named_sinks(sinks)
-        threads = SinkThreads(wanted, clock)
+        sink_by_name = named_sinks(sinks)
+        threads = SinkThreads(sink_by_name, clock)
         models = _models(pipe, ordered, crops)
-        for sink in wanted.values():
+        for sink in sink_by_name.values():
             if sink.model is not None:
                 check_name("model", sink.model, models)
         lanes = open_lanes(models)
         self._open_groups: list[Group] = []
         self._passed_by = 0
         self._loops: list[Loop] = []
-        for sink in wanted.values():
+        for sink in sink_by_name.values():
             sink.attach(self.status)
         super().__init__(lanes, threads, clock)
         threads.start()
@@ -224,8 +224,8 @@ class VideoRunner(Delivery):
         return Handle(group)
 
     def _group(self, options: SourceOptions, loop: Loop | None) -> Group:
-        given = (options, self._network, self._decode, self._most_files)
-        added = Group(*given, self._make_source, self._check_over, self._pass_by, loop)
+        settings = (options, self._network, self._decode, self._most_files)
+        added = Group(*settings, self._make_source, self._check_over, self._pass_by, loop)
         open_groups = [group for group in self._open_groups if not group.is_gone]
         self._open_groups = [*open_groups, added]
         return added

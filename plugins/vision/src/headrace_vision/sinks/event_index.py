@@ -162,18 +162,18 @@ class EventIndex:
         is_there = self._videos is not None and self._videos.is_dir()
         pattern = r".+-\d{8}-\d{6}(-\d+)?\.(mp4|mkv)"
         for path, status in files_in(self._videos, pattern) if self._videos and is_there else ():
-            seen = f"{status.st_size} {status.st_mtime_ns}"
-            if known.pop(path.name, None) != seen:
+            state = f"{status.st_size} {status.st_mtime_ns}"
+            if known.pop(path.name, None) != state:
                 if time.monotonic() > until_s:
                     return False
-                row = (path.name, seen, *_clip_of(path, status.st_mtime))
+                row = (path.name, state, *_clip_of(path, status.st_mtime))
                 base.execute("INSERT OR REPLACE INTO clips VALUES (?, ?, ?, ?, ?, ?)", row)
         base.executemany("DELETE FROM clips WHERE name = ?", [(name,) for name in known])
         return True
 
     def page(
         self,
-        wanted: Mapping[str, str],
+        filters: Mapping[str, str],
         *,
         since_s: float = -math.inf,
         until_s: float = math.inf,
@@ -183,7 +183,7 @@ class EventIndex:
         """Return events, the newest first, as a dict for JSON.
 
         Args:
-            wanted: Only events of the ``source``, ``label`` (class) and ``zone`` (the name of a line or zone). Empty for all.
+            filters: Only events of the ``source``, ``label`` (class) and ``zone`` (the name of a line or zone). Empty for all.
             since_s: Only events from this time on, in seconds since 1970 (UTC).
             until_s: Only events up to this time.
             before: What an earlier page said as ``next``.
@@ -199,30 +199,30 @@ class EventIndex:
         time_s, _, number = (before or "inf,0").partition(",")
         values = {"since": since_s, "until": until_s, "before": float(time_s), "id": int(number)}
         terms = ["time >= :since", "time <= :until", "(time, id) < (:before, :id)"]
-        terms += [f"{key} = :{key}" for key in _FILTERS if key in wanted]
+        terms += [f"{key} = :{key}" for key in _FILTERS if key in filters]
         with self._lock:
             rows = self._opened().execute(
                 f"SELECT id, time, source, stem, image, told, ({_CLIP.format('plays')}) FROM events"  # noqa: S608 - of constants
                 f" WHERE {' AND '.join(terms)} ORDER BY time DESC, id DESC LIMIT :most",
-                {**wanted, **values, "most": most + 1},
+                {**filters, **values, "most": most + 1},
             )
             page = rows.fetchall()
         events = [
-            json.loads(told)
+            json.loads(event_json)
             | {"id": key, "time": at_s, "source": source}
             | {"clip": None if plays is None else "plays" if plays else "download"}
             | {"snapshot": self._image_of(stem, image, at_s) is not None}
-            for key, at_s, source, stem, image, told, plays in page[:most]
+            for key, at_s, source, stem, image, event_json, plays in page[:most]
         ]
         last = events[-1] if len(page) > most else None
         return {"events": events, "next": last and f"{last['time']!r},{last['id']}"}
 
     def choices(self) -> dict[str, list[str]]:
         """Return what there is of ``source``, ``label`` and ``zone``, each in order."""
-        asked = "SELECT DISTINCT {0} FROM events WHERE {0} IS NOT NULL ORDER BY {0}"
+        query = "SELECT DISTINCT {0} FROM events WHERE {0} IS NOT NULL ORDER BY {0}"
         with self._lock:
             base = self._opened()
-            return {key: [text for (text,) in base.execute(asked.format(key))] for key in _FILTERS}
+            return {key: [text for (text,) in base.execute(query.format(key))] for key in _FILTERS}
 
     def clip(self, number: int) -> Clip | None:
         """Return the clip of the event with this ``id``, or None."""
@@ -285,8 +285,8 @@ def _rows_of(line: bytes, where: str) -> list[tuple[Any, ...]]:
         rows = []
         for number, event in enumerate(events):
             at_s, key = float(event.get("time", time_s)), str(event.get("id", f"{where}:{number}"))
-            told = [event.get("class_name"), event.get("name"), record.get("path")]
-            label, zone, path = [None if value is None else str(value) for value in told]
+            values = [event.get("class_name"), event.get("name"), record.get("path")]
+            label, zone, path = [None if value is None else str(value) for value in values]
             rows.append((key, at_s, source, label, zone, image, path, stem, json.dumps(event)))
     except (ArithmeticError, ValueError, TypeError, LookupError):
         return []

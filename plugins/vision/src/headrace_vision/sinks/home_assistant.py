@@ -63,7 +63,7 @@ def device_of(
         "availability_mode": "all",
         "state_topic": f"{topic}/counts",
         "qos": 1,
-        "components": {k: {**told, "unique_id": f"{device}_{k}"} for k, told in parts.items()},
+        "components": {k: {**part, "unique_id": f"{device}_{k}"} for k, part in parts.items()},
     }
 
 

@@ -137,8 +137,8 @@ class MQTT(EventSink):
             if self.discovery is not None:
                 counts = frame.request.get("counts", {})
                 device = f"headrace_{mark_of(topic)}"
-                told = device_of(device, frame.source, topic, counts, str(self.status_topic))
-                self._retain(f"{self.discovery}/device/{device}/config", write_json(told))
+                info = device_of(device, frame.source, topic, counts, str(self.status_topic))
+                self._retain(f"{self.discovery}/device/{device}/config", write_json(info))
                 self._retain(f"{topic}/counts", write_json(counts))
                 self._retained.setdefault(f"{topic}/status", "")
                 self._retain_state(frame.source)
@@ -165,7 +165,7 @@ class MQTT(EventSink):
         from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
         self._hang_up()
-        self._said = said = queue.SimpleQueue[tuple[Any, ...]]()
+        self._said = acks = queue.SimpleQueue[tuple[Any, ...]]()
         status, is_kept = self.status_topic, self.status_topic is not None
         client = Client(
             CallbackAPIVersion.VERSION2,
@@ -178,12 +178,12 @@ class MQTT(EventSink):
             if status and not reason.is_failure:
                 for topic, text in [*self._retained.items(), (status, "online")]:
                     broker.publish(topic, text, qos=1, retain=True)
-            said.put(("connected", reason))
+            acks.put(("connected", reason))
 
         client.connect_timeout = self.timeout_s
         client.on_connect = connected
-        client.on_publish = lambda _, __, mid, reason, ___: said.put(("published", reason, mid))
-        client.on_disconnect = lambda _, __, ___, reason, ____: said.put(("disconnected", reason))
+        client.on_publish = lambda _, __, mid, reason, ___: acks.put(("published", reason, mid))
+        client.on_disconnect = lambda _, __, ___, reason, ____: acks.put(("disconnected", reason))
         if status:
             client.will_set(status, "offline", qos=1, retain=True)
         if (login := login_of(self.url)) is not None:
@@ -199,7 +199,7 @@ class MQTT(EventSink):
         client.loop_start()
         self._wait_for("connected")
 
-    def _wait_for(self, wanted: str, mid: int | None = None) -> None:
+    def _wait_for(self, expected: str, mid: int | None = None) -> None:
         """Wait until the broker says so, of the message of that number.
 
         Raises:
@@ -213,10 +213,10 @@ class MQTT(EventSink):
                 event, reason, *of = self._said.get(timeout=self.timeout_s)
         except queue.Empty:
             raise OSError(f"{self._shown} does not answer for {self.timeout_s:g} s") from None
-        if event == wanted and not reason.is_failure:
+        if event == expected and not reason.is_failure:
             return
         is_refused = event == "published" and reason.value != _QUOTA
-        is_refused = is_refused or (wanted == "published" and reason.value in _REFUSED)
+        is_refused = is_refused or (expected == "published" and reason.value in _REFUSED)
         text = f"{self._shown}: {event}: {reason}"
         raise ValueError(text) if is_refused else OSError(text)
 

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection
 from pathlib import Path
+from time import gmtime, strftime
 
-__all__ = ["EVENT", "Names", "mark_of"]
+from headrace_vision.network import is_address
+from headrace_vision.reading.connection import CONTAINERS
+
+__all__ = ["EVENT", "Names", "VideoNames", "mark_of"]
 
 MOST_NAME_BYTES = 80
 """Most bytes of the name of a source in UTF-8: file systems take 255, with time, number and suffixes."""
@@ -49,6 +54,62 @@ class Names:
             self._taken.add(name.lower())
             self._names[source] = name
         return self._names[source]
+
+
+class VideoNames:
+    """The files of videos: a name for each that no other sink or program has.
+
+    Args:
+        folder: Where they go.
+        own: Returns the names, without suffix, of those that are being written.
+        has_time: Whether the time at which a video begins is in its name.
+
+    Attributes:
+        counts: How many videos of each source were begun.
+        titles: What each source is called in its videos. Others are called as they are.
+    """
+
+    def __init__(self, folder: Path, own: Callable[[], Collection[str]], *, has_time: bool) -> None:
+        self.counts: Counter[str] = Counter()
+        self.titles: dict[str, str] = {}
+        self._folder, self._own, self._has_time = folder, own, has_time
+        self._names = Names(lambda name: not has_time and self._is_there(name))
+
+    def take(
+        self, source: str, kind: str, time: float | None, suffix: str = ".mp4"
+    ) -> tuple[Path, str]:
+        """Take a path for the next video of a source, and return it with its title."""
+        count = self.counts[source] + 1
+        name = self._names.of(source)
+        if self._has_time:
+            name += f"-{strftime('%Y%m%d-%H%M%S', gmtime(time))}"
+        elif count > 1:
+            name += f"-{kind}{count}"
+        stem, number = name, 2
+        while not self._takes(name, suffix):
+            name, number = f"{stem}-{number}", number + 1
+        path = self._folder / f"{name}{suffix}"
+        if is_address(source):  # which may have a key
+            return path, self._names.of(source)
+        return path, self.titles.get(source, source)
+
+    def _takes(self, name: str, suffix: str) -> bool:
+        """Take a name that no other sink or program has."""
+        part = self._folder / f"{name}{suffix}.part"
+        if name in self._own() or self._is_there(name):  # its own, though somebody has removed it
+            return False
+        try:
+            part.touch(exist_ok=False)
+        except FileExistsError:  # since
+            return False
+        if self._is_there(name, ("",)):  # who had it before has finished since
+            part.unlink()
+            return False
+        return True
+
+    def _is_there(self, name: str, kinds: tuple[str, ...] = ("", ".part")) -> bool:
+        ends = [f"{suffix}{kind}" for suffix in CONTAINERS for kind in kinds]
+        return any((self._folder / f"{name}{end}").exists() for end in ends)
 
 
 def _stem_of(source: str) -> str:

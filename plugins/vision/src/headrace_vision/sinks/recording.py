@@ -10,14 +10,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from time import gmtime, strftime
 from typing import TYPE_CHECKING, Any
 
 from headrace_vision.clock import utc
-from headrace_vision.network import is_address
-from headrace_vision.reading.connection import CONTAINERS
 from headrace_vision.reading.packets import Packets, Span
-from headrace_vision.sinks.names import Names
+from headrace_vision.sinks.names import VideoNames
 from headrace_vision.sinks.owner import Mark, held
 from headrace_vision.sinks.pictures import encoded, picture_of
 from headrace_vision.sinks.recorded_files import CopiedFile, VideoFile, mark_in, write_index
@@ -86,31 +83,29 @@ class SaveVideo(FileSink):
             value = getattr(self, name)
             if value is not None and not value >= 0:
                 raise ValueError(f"{name} is at least 0, not {value!r}")
-        self._is_around = self.before_s is not None or self.after_s is not None
-        self._has_time = self._is_around or self.every_s is not None
+        is_around = self.before_s is not None or self.after_s is not None
+        has_parts = is_around or self.every_s is not None
         self._bound(Path(self.folder))
-        self._bounds.check_parts(self._has_time, "every_s, before_s or after_s")
+        self._bounds.check_parts(has_parts, "every_s, before_s or after_s")
         self.tick_s = TICK_S
-        self._every_s = math.inf if self.every_s is None else self.every_s
-        self._before_s, self._after_s = self.before_s or 0.0, self.after_s or 0.0
         self._rings: dict[str, _Ring] = {}
         self._looks: dict[str, tuple[tuple[int, int], tuple[int, int, int, int]]] = {}
         self._marks: dict[tuple[str, int, int], Mark | None] = {}
-        self._is_copy = self.copies_packets = self.codec == "copy"
-        if self._is_copy and (self.draw or self.options):
+        self.copies_packets = self.codec == "copy"
+        if self.copies_packets and (self.draw or self.options):
             raise ValueError(
                 'codec = "copy" records what the camera encoded, without boxes and options of an encoder: '
                 "leave out draw and options, or name an encoder"
             )
-        self._names = Names(lambda name: not self._has_time and self._is_there(name))
         self._files: dict[str, VideoFile] = {}
-        self._counts: dict[str, int] = {}
-        self._titles: dict[str, str] = {}
-        self._copies: dict[str, list[Packets]] = {}
-        self._lost = 0
-        self.needs_image = not self._is_copy
-        before = self._before_s if self._is_around else None
-        self._span = Span(before, self._after_s, self._every_s, self.spool_bytes)
+        self._copies = _Copies()
+        self._names = VideoNames(
+            self._folder, lambda: {file.path.stem for file in self._open}, has_time=has_parts
+        )
+        self.needs_image = not self.copies_packets
+        before_s = self.before_s or 0.0 if is_around else None
+        every_s = math.inf if self.every_s is None else self.every_s
+        self._span = Span(before_s, self.after_s or 0.0, every_s, self.spool_bytes)
 
     def open(self) -> None:
         """Make the folder."""
@@ -119,41 +114,42 @@ class SaveVideo(FileSink):
 
     def packets_of(self, source: str) -> Packets | None:
         """Return what gets the packets of a source, which are copied without decoding."""
-        if not self._is_copy:
+        if not self.copies_packets:
             return None
         packets = Packets(self._span, partial(self._begin_copy, source), self._finish)
-        self._copies.setdefault(source, []).append(packets)  # one that has ended is still written
+        self._copies.add(source, packets)
         return packets
 
     def write(self, frame: Frame) -> None:
         """Add a frame to the video of its source."""
         with suppress(OSError):  # what is written next says it again
             self._look()
-        if self._is_copy:
+        if self.copies_packets:
             is_event = bool(frame.request.get("events"))
-            self._copies[frame.source][0].see(frame.timestamp, is_event=is_event)
+            self._copies.oldest(frame.source).see(frame.timestamp, is_event=is_event)
             self._advance()
             return
         image = picture_of(frame, draw=self.draw is not False)
         if image is None:
             return
         is_called_by_path = frame.path and Path(frame.path).name == frame.source.partition("#")[0]
-        self._titles[frame.source] = str(frame.path) if is_called_by_path else frame.source
+        self._names.titles[frame.source] = str(frame.path) if is_called_by_path else frame.source
         look = (frame.aspect, frame.color)
         if self._looks.get(frame.source, look) != look:
             self._end(frame.source)
         self._looks[frame.source] = look
-        if not self._is_around:
+        if self._span.before_s is None:
             self._record(frame.source, image, frame.timestamp, frame.time)
             self._files[frame.source].has_event |= bool(frame.request.get("events"))
             return
         ring = self._rings.setdefault(frame.source, _Ring())
         ring.add(image, frame.timestamp, frame.time)
-        ring.forget(frame.timestamp - self._before_s)
-        if frame.timestamp - self._before_s > ring.until_s:  # no event can overlap it any more
+        begin_s = frame.timestamp - self._span.before_s
+        ring.forget(begin_s)
+        if begin_s > ring.until_s:  # no event can overlap it any more
             self._end(frame.source)
         if frame.request.get("events"):
-            ring.until_s = frame.timestamp + self._after_s
+            ring.until_s = frame.timestamp + self._span.after_s
         if frame.timestamp <= ring.until_s:
             while ring.pictures:
                 time_s, data, time = ring.pictures[0]
@@ -170,13 +166,13 @@ class SaveVideo(FileSink):
     def _advance(self) -> None:
         now_s = self.runner_clock.now()
         errors = []
-        for packets in itertools.chain(*list(self._copies.values())):
+        for packets in self._copies:
             try:
                 packets.advance(now_s)
             except OSError as error:  # the others are written all the same
                 errors.append(error)
         for source, ring in self._rings.items():
-            if ring.is_live and now_s - ring.came_s >= self._after_s:
+            if ring.is_live and now_s - ring.came_s >= self._span.after_s:
                 self._end(source)
         if errors:
             raise errors[0]
@@ -195,7 +191,7 @@ class SaveVideo(FileSink):
                 if timestamp == file.last_s:  # it was that frame which could not be written
                     file.count += 1
                     return
-                is_over = timestamp - file.first_s >= self._every_s
+                is_over = timestamp - file.first_s >= self._span.every_s
                 if file.size != size or timestamp < file.last_s or is_over:
                     self._end(source)
         if source not in self._files or file is None or file.has_failed:
@@ -208,17 +204,17 @@ class SaveVideo(FileSink):
     def _begin(
         self, source: str, size: tuple[int, ...], kind: str, time: float | None
     ) -> VideoFile:
-        path, title = self._place_of(source, kind, time)
+        path, title = self._names.take(source, kind, time)
         mark = self._begin_mark()
         file = VideoFile(path, size, self.codec, self.options or {}, title=title, mark=mark)
         file.set_look(*self._looks[source])
-        self._counts[source] = self._counts.get(source, 0) + 1
+        self._names.counts[source] += 1
         return file
 
     def _begin_copy(self, source: str, connection: Connection, ago_s: float) -> CopiedFile:
-        path, title = self._place_of(source, "part", utc() - ago_s, connection.suffix)
+        path, title = self._names.take(source, "part", utc() - ago_s, connection.suffix)
         file = CopiedFile(path, connection, title=title, mark=self._begin_mark())
-        self._counts[source] = self._counts.get(source, 0) + 1
+        self._names.counts[source] += 1
         return file
 
     def _finish(self, file: VideoFile) -> int:
@@ -227,15 +223,14 @@ class SaveVideo(FileSink):
         return missing
 
     def _begin_mark(self) -> Mark:
-        return self._look(is_begin=True)._replace(is_event=self._is_around)
+        return self._look(is_begin=True)._replace(is_event=self._span.before_s is not None)
 
     def _open_bytes(self) -> int:
         return sum(file.written_bytes for file in self._open)
 
     @property
     def _open(self) -> list[VideoFile]:
-        copies = itertools.chain(*list(self._copies.values()))
-        return [*self._files.values(), *itertools.chain(*(copy.files for copy in copies))]
+        return [*self._files.values(), *itertools.chain(*(copy.files for copy in self._copies))]
 
     def _stored(self) -> Iterator[tuple[Path, os.stat_result, Mark]]:
         """Yield the videos that bear a mark. What a dead run has begun is finished before."""
@@ -268,43 +263,6 @@ class SaveVideo(FileSink):
         mark = self._marks[key] = before[key] if key in before else mark_in(path)
         return mark
 
-    def _place_of(
-        self, source: str, kind: str, time: float | None, suffix: str = ".mp4"
-    ) -> tuple[Path, str]:
-        """Take a path for the next video of a source, and return it with its title."""
-        count = self._counts.get(source, 0) + 1
-        name = self._names.of(source)
-        if self._has_time:
-            name += f"-{strftime('%Y%m%d-%H%M%S', gmtime(time))}"
-        elif count > 1:
-            name += f"-{kind}{count}"
-        stem, number = name, 2
-        while not self._takes(name, suffix):
-            name, number = f"{stem}-{number}", number + 1
-        path = self._folder / f"{name}{suffix}"
-        if is_address(source):  # which may have a key
-            return path, self._names.of(source)
-        return path, self._titles.get(source, source)
-
-    def _takes(self, name: str, suffix: str) -> bool:
-        """Take a name that no other sink or program has."""
-        part = self._folder / f"{name}{suffix}.part"
-        is_ours = name in {file.path.stem for file in self._open}  # though somebody has removed it
-        if is_ours or self._is_there(name):
-            return False
-        try:
-            part.touch(exist_ok=False)
-        except FileExistsError:  # since
-            return False
-        if self._is_there(name, ("",)):  # who had it before has finished since
-            part.unlink()
-            return False
-        return True
-
-    def _is_there(self, name: str, kinds: tuple[str, ...] = ("", ".part")) -> bool:
-        ends = [f"{suffix}{kind}" for suffix in CONTAINERS for kind in kinds]
-        return any((self._folder / f"{name}{end}").exists() for end in ends)
-
     def _end(self, source: str) -> None:
         """Finish the file of a source.
 
@@ -324,9 +282,7 @@ class SaveVideo(FileSink):
 
     def source_ended(self, source: str) -> None:
         """Finish the video of a source."""
-        if packets := self._copies.get(source):
-            packets[0].advance(is_over=True)
-            self._lost += packets.pop(0).lost
+        self._copies.end(source)
         self._rings.pop(source, None)
         self._end(source)
         self._looks.pop(source, None)
@@ -334,7 +290,7 @@ class SaveVideo(FileSink):
     def close(self) -> None:
         """Finish all videos."""
         errors = []
-        for source in [*self._files, *(name for name, all_ in self._copies.items() for _ in all_)]:
+        for source in [*self._files, *self._copies.sources]:
             try:
                 self.source_ended(source)
             except Exception as error:  # noqa: BLE001 - the others are finished all the same
@@ -345,7 +301,7 @@ class SaveVideo(FileSink):
     def give_up(self) -> int:
         """Finish all videos with what the disk has room for. Return how many frames are lost."""
         lost = 0
-        for packets in itertools.chain(*self._copies.values()):
+        for packets in self._copies:
             packets.give_up()
         for file in self._files.values():
             try:
@@ -360,12 +316,47 @@ class SaveVideo(FileSink):
 
         With ``codec = "copy"`` also how many packets are in no file, ``lost_packets``, and why, ``copy_error``.
         """
-        if not self._is_copy:
+        if not self.copies_packets:
             return {"missing": self.missing}
-        copies = list(itertools.chain(*list(self._copies.values())))
+        return {"missing": 0} | self._copies.status()
+
+
+class _Copies:
+    """The packets of each source that are copied. Those of a connection that has ended come first, until they are written."""
+
+    def __init__(self) -> None:
+        self._packets: dict[str, list[Packets]] = {}
+        self._lost = 0
+
+    def __iter__(self) -> Iterator[Packets]:
+        """Yield the packets of all sources, though other threads add some meanwhile."""
+        return itertools.chain(*list(self._packets.values()))
+
+    @property
+    def sources(self) -> list[str]:
+        """The source of each of them."""
+        return [name for name, copies in self._packets.items() for _ in copies]
+
+    def oldest(self, source: str) -> Packets:
+        """Return those of a source to which its frames belong."""
+        return self._packets[source][0]
+
+    def add(self, source: str, packets: Packets) -> None:
+        """Put the packets of another connection behind those of the source."""
+        self._packets.setdefault(source, []).append(packets)
+
+    def end(self, source: str) -> None:
+        """Write the oldest of a source to their end, and let go of them."""
+        if packets := self._packets.get(source):
+            packets[0].advance(is_over=True)
+            self._lost += packets.pop(0).lost
+
+    def status(self) -> dict[str, Any]:
+        """Return how many packets are in no file, and why."""
+        copies = list(self)
         errors = [copy.error for copy in copies if copy.error]
         lost = self._lost + sum(copy.lost for copy in copies)
-        return {"missing": 0, "lost_packets": lost, "copy_error": errors[0] if errors else None}
+        return {"lost_packets": lost, "copy_error": errors[0] if errors else None}
 
 
 class _Ring:

@@ -89,8 +89,8 @@ class Bounds:
 
     def stays_s(self, *, is_event: bool) -> float:
         """Return for how many seconds a file is kept."""
-        wanted = [self.keep_events_s if is_event else None, self.keep_s]
-        return next((seconds for seconds in wanted if seconds is not None), math.inf)
+        bounds_s = [self.keep_events_s if is_event else None, self.keep_s]
+        return next((seconds for seconds in bounds_s if seconds is not None), math.inf)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -111,8 +111,8 @@ class FileSink(SpoolingSink):
 
     def _bound(self, folder: Path) -> None:
         """Note what is bounded, and in which folder."""
-        given = (self.keep_s, self.keep_bytes, self.keep_free_bytes, self.keep_events_s)
-        self._folder, self._bounds = folder, Bounds(*given, self.adopt)
+        bounds = (self.keep_s, self.keep_bytes, self.keep_free_bytes, self.keep_events_s)
+        self._folder, self._bounds = folder, Bounds(*bounds, self.adopt)
         self._mark: Mark | None = None
         self._queue: list[tuple[float, float, Path, int]] = []  # the first to go in front
         self._bytes = 0

@@ -61,13 +61,13 @@ def _parts_of(value: Any) -> Iterable[Any]:
 def bytes_of(frame: Frame) -> int:
     """Return about how many bytes of memory a frame holds: each array and text once."""
     left: list[Any] = [frame]
-    seen: set[int] = set()
+    ids: set[int] = set()
     total = 0
     while left:
         part = left.pop()
-        if part is None or id(part) in seen:
+        if part is None or id(part) in ids:
             continue
-        seen.add(id(part))
+        ids.add(id(part))
         if isinstance(part, Frame):
             left += [part.image, part.result, *part.models.values()]
             left += [x for key, x in part.request.items() if key not in ("context", "color")]

@@ -137,14 +137,14 @@ class SinkThread:
         if is_first:
             _LOG.warning("sink %s: a frame cannot be queued: lost", self.name, exc_info=error)
 
-    def tell(self, method: str, source: str, *given: str) -> None:
+    def tell(self, method: str, source: str, *details: str) -> None:
         """Queue what became of a source; that finds room always. Of the same kind only the last one waits."""
         with self._changed:
             if not self._closing.is_set():
                 for waiting in [*self._queue]:
                     if isinstance(waiting.item, tuple) and waiting.item[:2] == (method, source):
                         self._queue.remove(waiting)
-                self._append(Entry((method, source, *given), 0))
+                self._append(Entry((method, source, *details), 0))
 
     def close(self) -> None:
         """Write what is queued, and then end; return at once."""
@@ -306,14 +306,14 @@ class SinkThread:
                 elif entry.is_frame:
                     self._counts["lost"] += is_there
             attempts = self._outage.attempts if is_written else 0
-            kept, lost = self._queue.frames, self._counts["lost"] - self._outage.lost_before
+            waiting, lost = self._queue.frames, self._counts["lost"] - self._outage.lost_before
             if attempts:
                 self._outage.end()
             self._changed.notify_all()
         if attempts:
             text = "sink %s works again after %d attempts: %d frames were kept, %d were lost"
-            kept += entry is not None and entry.is_frame
-            _LOG.warning(text, self.name, attempts, kept, lost)
+            waiting += entry is not None and entry.is_frame
+            _LOG.warning(text, self.name, attempts, waiting, lost)
 
     def _tries_again(self, error: Exception, entry: Entry | None) -> bool:
         """Note why the sink fails, and wait until it is tried again; False if that is too late."""
@@ -325,8 +325,8 @@ class SinkThread:
         if is_first:
             text = "sink %s fails, and is tried again (%s): %r"
             _LOG.warning(text, self.name, counts, self._outage.error)
-            for held in waiting:
-                self._save(held)
+            for frame in waiting:
+                self._save(frame)
             with self._changed:
                 self._trim()
         if entry is not None and self._passes_by(error, entry):
@@ -373,11 +373,11 @@ class SinkThread:
             before = self._counts["lost"]
             self._state = "closed"
             self._leave_behind()
-            lost, kept = self._counts["lost"] - before, self._queue.frames
+            lost, waiting = self._counts["lost"] - before, self._queue.frames
         text = (
             "sink %s is closed, and still fails: %d frames are lost, %d are kept for the next run"
         )
-        _LOG.warning(text, self.name, lost, kept)
+        _LOG.warning(text, self.name, lost, waiting)
         lost = 0
         for end in (self.sink.give_up,) if is_closed else (self.sink.close, self.sink.give_up):
             try:

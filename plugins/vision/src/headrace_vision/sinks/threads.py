@@ -74,7 +74,7 @@ def named_sinks(
         TypeError: One is neither a sink nor callable.
     """
     if isinstance(sinks, Mapping):
-        return {name: as_sink(given) for name, given in sinks.items()}
+        return {name: as_sink(sink) for name, sink in sinks.items()}
     named: dict[str, Sink] = dict(beside or {})
     for sink in map(as_sink, sinks):
         name, number = sink.name, 2
@@ -150,10 +150,10 @@ class SinkThreads:
         packets = (thread.sink.packets_of(source) for thread in self._of(names))
         return [receiver for receiver in packets if receiver is not None]
 
-    def tell(self, method: str, source: str, *given: str, names: Collection[str] | None) -> None:
+    def tell(self, method: str, source: str, *details: str, names: Collection[str] | None) -> None:
         """Queue what became of a source for each, or for those of some names."""
         for thread in self._of(names):
-            thread.tell(method, source, *given)
+            thread.tell(method, source, *details)
 
     def close(self, timeout_s: float) -> None:
         """Let each write what is queued and end. Wait for them, see `SinkThread.longest_close_s`.

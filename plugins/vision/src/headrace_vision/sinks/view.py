@@ -140,11 +140,11 @@ class View(Sink):
         counts = self._status().get("sources", {})
         now = time.monotonic()
         with self._lock:
-            seen = {name: shown.summary(now) for name, shown in self._shown.items()}
+            live = {name: shown.summary(now) for name, shown in self._shown.items()}
         # A camera that does not open has no picture, but a state and a reason.
-        unseen = [name for name, status in counts.items() if name not in seen and _is_open(status)]
-        told = seen | {name: _Shown().summary(now) for name in unseen[:_MOST]}
-        sources = {key: {**told[key], "status": counts.get(key)} for key in sorted(told)}
+        unseen = [name for name, status in counts.items() if name not in live and _is_open(status)]
+        rows = live | {name: _Shown().summary(now) for name in unseen[:_MOST]}
+        sources = {key: {**rows[key], "status": counts.get(key)} for key in sorted(rows)}
         return {"now": now, "sources": sources, "has_events": self.index is not None}
 
     def picture(self, name: str) -> bytes | None:
@@ -236,11 +236,11 @@ def _objects_of(frame: Frame) -> int:
     return len(detections) if is_detections(detections) else 0
 
 
-def _happened(index: EventIndex, asked: Mapping[str, str]) -> dict[str, Any]:
+def _happened(index: EventIndex, query: Mapping[str, str]) -> dict[str, Any]:
     """Return a page of the list of events, for JSON."""
     is_whole = index.look()
-    since_s, until_s = float(asked.get("since", "-inf")), float(asked.get("until", "inf"))
-    page = index.page(asked, since_s=since_s, until_s=until_s, before=asked.get("before"))
+    since_s, until_s = float(query.get("since", "-inf")), float(query.get("until", "inf"))
+    page = index.page(query, since_s=since_s, until_s=until_s, before=query.get("before"))
     return {**page, "choices": index.choices(), "is_whole": is_whole}
 
 
@@ -319,14 +319,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._answer(403, "text/plain", why.encode())
             return
         parts, view = urlsplit(self.path), self.server.view
-        asked = {key: values[0] for key, values in parse_qs(parts.query).items()}
+        query = {key: values[0] for key, values in parse_qs(parts.query).items()}
         if parts.path == "/ui/state.json":
             self._answer(200, "application/json", write_json(view.state()).encode())
         elif parts.path == "/ui/picture.jpg":
-            self._answer(200, "image/jpeg", view.picture(asked.get("source", "")))
+            self._answer(200, "image/jpeg", view.picture(query.get("source", "")))
         elif view.index is not None and parts.path in _OF_EVENTS:
             try:
-                self._answer_events(view.index, parts.path, asked)
+                self._answer_events(view.index, parts.path, query)
             except (ValueError, LookupError, OverflowError):
                 self._answer(400, "text/plain", b"the question has no such form")
         else:
@@ -336,17 +336,17 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 self._guards = _PAGE
             self._answer(200, "" if file is None else file.content_type, file and file.content)
 
-    def _answer_events(self, index: EventIndex, path: str, asked: Mapping[str, str]) -> None:
+    def _answer_events(self, index: EventIndex, path: str, query: Mapping[str, str]) -> None:
         """Answer about events. A client says the number of one, and never a file."""
         if path == "/ui/events.json":
             try:
-                code, told = 200, _happened(index, asked)
+                code, answer = 200, _happened(index, query)
             except (OSError, sqlite3.Error) as error:
-                code, told = 500, {"error": f"the events cannot be read: {error}"}
-            self._answer(code, "application/json", write_json(told).encode())
-        elif path == "/ui/clip" and (clip := index.clip(int(asked["id"]))) is not None:
+                code, answer = 500, {"error": f"the events cannot be read: {error}"}
+            self._answer(code, "application/json", write_json(answer).encode())
+        elif path == "/ui/clip" and (clip := index.clip(int(query["id"]))) is not None:
             self._send_file(clip.path, is_download=not clip.plays)
-        elif path == "/ui/snapshot" and (image := index.snapshot(int(asked["id"]))) is not None:
+        elif path == "/ui/snapshot" and (image := index.snapshot(int(query["id"]))) is not None:
             self._send_file(image)
         else:
             self._answer(404, "text/plain", None)

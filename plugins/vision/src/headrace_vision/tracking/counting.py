@@ -103,9 +103,9 @@ class CountLine(Alone):
             line, timestamp = states.next(request)
             events: list[dict[str, Any]] = []
             for direction, hits in zip(("in", "out"), line.trigger(detections), strict=True):
-                told = {"type": "line", "name": options.name, "direction": direction}
+                crossing = {"type": "line", "name": options.name, "direction": direction}
                 rows = hits.nonzero()[0].tolist()
-                events += [_event(detections, row, request, timestamp) | told for row in rows]
+                events += [_event(detections, row, request, timestamp) | crossing for row in rows]
             _add(request, options.name, {"in": line.in_count, "out": line.out_count}, events)
             request["lines"] = {**request.get("lines", {}), options.name: list(options.line)}
             request["result"] = request["data"]

@@ -107,12 +107,12 @@ class Track(Alone):
 
         def work(request: Request) -> None:
             detections = as_detections(need(request, "data", "supervision.Detections"))
-            kept, timestamp = states.next(request)
-            kept.wait_for(timestamp, request)
+            state, timestamp = states.next(request)
+            state.wait_for(timestamp, request)
             numbered = _copy(detections)
             numbered.data = {**detections.data, "_row": np.arange(len(detections))}
             image = request.get("image")
-            tracked = kept.tracker.update(
+            tracked = state.tracker.update(
                 numbered, frame=image if wants_image else None, timestamp=timestamp
             )
             ids = np.full(len(detections), -1, np.int64)

@@ -36,12 +36,12 @@ class Spy:
         def forward(batch: list[Request]) -> Any:
             before = list(batch)
             try:
-                given = self._forward(batch)
+                outcomes = self._forward(batch)
             except Exception as error:
                 self.raised.append((len(before), error))
                 raise
-            self.calls.append((before, batch, given))
-            return given
+            self.calls.append((before, batch, outcomes))
+            return outcomes
 
         self._root.forward = forward  # type: ignore[method-assign]
         return self
@@ -89,14 +89,14 @@ def outcomes(subject: Subject) -> None:
     except BaseException as error:  # building again, and errors, have rules of their own
         if ends_the_run(error):
             raise
-    for before, _, given in calls:
-        if given is None:
+    for before, _, result in calls:
+        if result is None:
             continue
-        if not isinstance(given, list):
-            raise Broken(f"forward returned {type(given).__name__}, neither None nor a list")
-        if len(given) != len(before):
-            raise Broken(f"forward returned {len(given)} outcomes for {len(before)} items")
-        for outcome in given:
+        if not isinstance(result, list):
+            raise Broken(f"forward returned {type(result).__name__}, neither None nor a list")
+        if len(result) != len(before):
+            raise Broken(f"forward returned {len(result)} outcomes for {len(before)} items")
+        for outcome in result:
             if outcome is not None and not isinstance(outcome, Exception):
                 raise Broken(f"forward returned {outcome!r} in its list, no exception and not None")
 
@@ -143,9 +143,9 @@ def empty_batch(subject: Subject) -> None:
     """
     live = subject.live
     with Spy(live.root) as spy:
-        given = live.backend([])
-    if given is not None:
-        raise Broken(f"backend([]) gives {given!r}, not None")
+        result = live.backend([])
+    if result is not None:
+        raise Broken(f"backend([]) gives {result!r}, not None")
     if spy.calls:
         raise Broken("backend([]) called forward")
 
@@ -213,8 +213,8 @@ def _weight(live: Live, batch: list[Request]) -> int:
 
 def _refused(live: Live, batch: list[Request], where: str) -> None:
     with Spy(live.root) as spy:
-        given = live.call(batch)
-    wrong = [outcome for outcome in given if not isinstance(outcome, BatchRangeError)]
+        outcomes = live.call(batch)
+    wrong = [outcome for outcome in outcomes if not isinstance(outcome, BatchRangeError)]
     if wrong or spy.calls:
         got = type(wrong[0]).__name__ if wrong and wrong[0] is not None else "no error"
         raise Broken(
@@ -286,13 +286,13 @@ def _must_refuse(backend: Backend, root: Backend, batch: list[Request], when: st
     """Call a backend, and check that the judged one (``root``, which may stand inside it) refuses."""
     with Spy(root) as spy:
         try:
-            given = backend(batch)
+            result = backend(batch)
         except Exception as error:
             raise Broken(f"called {when} it raises {type(error).__name__}: {error}") from error
     if spy.calls:
         raise Broken(f"called {when} it runs forward")
-    if given is None or not all(isinstance(outcome, ContractError) for outcome in given):
-        raise Broken(f"called {when} it gives {given!r}, not a ContractError per item")
+    if result is None or not all(isinstance(outcome, ContractError) for outcome in result):
+        raise Broken(f"called {when} it gives {result!r}, not a ContractError per item")
 
 
 RULES: tuple[Rule, ...] = (

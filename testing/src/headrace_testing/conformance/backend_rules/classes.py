@@ -166,7 +166,7 @@ def methods(subject: Subject) -> None:
     which does nothing when it is called.
     """
     cls = subject.cls
-    for name, given in {**_GIVEN, **_GIVEN_TO_CLASS}.items():
+    for name, names in {**_GIVEN, **_GIVEN_TO_CLASS}.items():
         method = getattr(cls, name, None)
         if method is None:
             continue
@@ -177,14 +177,14 @@ def methods(subject: Subject) -> None:
         if inspect.isgeneratorfunction(method) and name != "lint":
             raise Broken(f"{name} is a generator, which does nothing when it is called")
         bound = name in _GIVEN_TO_CLASS or not inspect.isfunction(inspect.getattr_static(cls, name))
-        if not _takes(method, given if bound else ("self", *given)):
-            raise Broken(f"{name} cannot be called with ({', '.join(given)})")
+        if not _takes(method, names if bound else ("self", *names)):
+            raise Broken(f"{name} cannot be called with ({', '.join(names)})")
 
 
-def _takes(function: Any, given: tuple[str, ...]) -> bool:
+def _takes(function: Any, names: tuple[str, ...]) -> bool:
     """Tell whether a function can be called with these arguments, as far as its signature is known."""
     try:
-        inspect.signature(function, follow_wrapped=False).bind(*given)
+        inspect.signature(function, follow_wrapped=False).bind(*names)
     except TypeError:
         return False
     except ValueError:
@@ -307,9 +307,9 @@ def options_strict(subject: Subject) -> None:
     cls = subject.cls.Options
     if not isinstance(cls, type) or not issubclass(cls, headrace.Options):
         raise Broken(f"Options is {cls!r}, which is no subclass of headrace.Options")
-    given = subject.element.options
+    values = subject.element.options
     try:
-        cls(**{**_as_given(given), _NEVER: 1})
+        cls(**{**_as_given(values), _NEVER: 1})
     except ValidationError as error:
         wrong = [str(part) for problem in error.errors() for part in problem["loc"]]
     else:
@@ -324,7 +324,7 @@ def options_strict(subject: Subject) -> None:
     strangers = [name for name in cls.positional if name not in cls.model_fields]
     if strangers:
         raise Broken(f"Options.positional names {strangers[0]!r}, which is no option")
-    if given is None:
+    if values is None:
         raise Broken("the configuration gave no options")
 
 
@@ -370,11 +370,11 @@ def _check_defaults(cls: Any) -> None:
     for name, field in cls.model_fields.items():
         if field.is_required() or field.default_factory is not None:
             continue
-        wanted: Any = field.annotation
+        kind: Any = field.annotation
         for bound in field.metadata:
-            wanted = typing.Annotated[wanted, bound]
+            kind = typing.Annotated[kind, bound]
         try:
-            TypeAdapter(wanted).validate_python(field.default)
+            TypeAdapter(kind).validate_python(field.default)
         except Exception as error:
             raise Broken(
                 f"the default of {name!r}, {field.default!r}, is not what the option takes"

@@ -296,7 +296,7 @@ def docstring_results(subject: Subject) -> str:
         with both (`float32 [N]`) and speaks of no list or tuple, what is written is no list, tuple or generator.
     """
     written = entries(sections(documentation(subject.cls)).get("Writes", ""))
-    seen = 0
+    count = 0
     for k in range(3):
         request = subject.item(k)
         subject.live.result_alone(request)
@@ -312,12 +312,12 @@ def docstring_results(subject: Subject) -> str:
                 )
             if not is_array(value) or not hasattr(value, "shape") or subject.children:
                 continue
-            seen += 1
+            count += 1
             if not describes(text, tuple(value.shape), value.dtype):
                 raise Broken(
                     f"the section Writes says of {key!r} {text!r}, and it is {said(value)}"
                 )
-    return f"{seen} arrays" if seen else "it writes no array"
+    return f"{count} arrays" if count else "it writes no array"
 
 
 RULES: tuple[Rule, ...] = (

@@ -62,7 +62,7 @@ def interrupts_pass(subject: Subject) -> str:
     """
     live = subject.build()
     ks = list(range(len(live.take(subject.item))))
-    seen = set()
+    kinds = set()
     for watched, which in ((_WhereRead, "reads"), (_WhereWritten, "writes")):
         keys = subject.declared(which).all
         for kind in _KINDS:
@@ -77,10 +77,11 @@ def interrupts_pass(subject: Subject) -> str:
                         f"{kind.__name__} {request.raised} of item {place} of {len(ks)} {passed}; catch Exception, "
                         "never BaseException"
                     )
-                seen.add(request.raised)
+                kinds.add(request.raised)
                 subject.must_give(live, ks, f"after a {kind.__name__} {request.raised}")
     subject.done(live)
-    return f"interrupted {' and '.join(sorted(seen))}" if seen else "no thread of a caller runs it"
+    names = " and ".join(sorted(kinds))
+    return f"interrupted {names}" if kinds else "no thread of a caller runs it"
 
 
 def _passed(call: Callable[[], list[Exception | None]], kind: type[BaseException]) -> str | None:
@@ -91,8 +92,8 @@ def _passed(call: Callable[[], list[Exception | None]], kind: type[BaseException
         return None
     except BaseException as error:  # noqa: BLE001 - whatever it has made of the interrupt
         return f"becomes {type(error).__name__}"
-    given = [outcome for outcome in outcomes if outcome is not None]
-    return "is swallowed" + (f" and given back as {type(given[0]).__name__}" if given else "")
+    errors = [outcome for outcome in outcomes if outcome is not None]
+    return "is swallowed" + (f" and given back as {type(errors[0]).__name__}" if errors else "")
 
 
 RULES: tuple[Rule, ...] = (interrupts_pass,)

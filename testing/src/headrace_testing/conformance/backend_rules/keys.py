@@ -31,15 +31,15 @@ _MOVED = frozenset({"data", "result"})
 def watched(subject: Subject) -> Iterator[tuple[list[WatchedRequest], str]]:
     """Run watched requests, each alone, and in a usual and in the largest batch; give them described."""
 
-    def one(k: int) -> WatchedRequest:
+    def item(k: int) -> WatchedRequest:
         return WatchedRequest({**subject.repeating(k), DECOY: "decoy"})
 
     for k in range(DISTINCT):
-        request = one(k)
+        request = item(k)
         subject.live.results(subject.live.filled(request))
         yield [request], f"request {k}"
     for want in (USUAL_BATCH, subject.live.weights[-1]):
-        batch = subject.live.take(one, want)
+        batch = subject.live.take(item, want)
         subject.live.results(batch)
         if len(batch) > 1:
             yield batch, f"a request in a batch of {len(batch)}"  # type: ignore[misc]
@@ -125,7 +125,7 @@ def writes(subject: Subject) -> None:
     """
     declared = subject.declared("writes")
     allowed = declared.all | _inside(subject, "writes")
-    seen: set[str] = set()
+    written: set[str] = set()
     for batch, which in watched(subject):
         for request in batch:
             changed = _changed(request.came, dict(request.copy())) | request.written
@@ -135,7 +135,7 @@ def writes(subject: Subject) -> None:
             missing = declared.required - changed
             if missing:
                 raise Broken(f"it declares that it writes {_shown(missing)}; {which} got none")
-            seen |= changed
+            written |= changed
     for request in watched_bad(subject):
         undeclared = (_changed(request.came, dict(request.copy())) | request.written) - allowed
         if undeclared:
@@ -143,7 +143,7 @@ def writes(subject: Subject) -> None:
                 f"it writes {_shown(undeclared)} into a request that fails, which `writes` "
                 "does not declare"
             )
-    never = declared.all - seen
+    never = declared.all - written
     if never:
         raise Broken(f"it declares that it writes {_shown(never)}, and no request got it")
     # Results are compared by rules of their own.

@@ -167,13 +167,13 @@ def options_kept(subject: Subject) -> str:
     After a whole life of two instances, or of one where it refuses two (`init`, `warm_up`, a batch, a bad request, `close`) the options that `init` was given
     have the same values, and the lists and tables in them the same content. Copy what is to be changed.
     """
-    given: list[tuple[Any, dict[str, Any]]] = []
+    pairs: list[tuple[Any, dict[str, Any]]] = []
     init = subject.cls.init
 
     def noting(self: Backend, options: Any, context: InitContext) -> None:
         copies = {name: (value, kept(value)) for name, value in _values(options).items()}
-        told = {name: copy for name, (value, copy) in copies.items() if not difference(value, copy)}
-        given.append((options, told))
+        same = {name: copy for name, (value, copy) in copies.items() if not difference(value, copy)}
+        pairs.append((options, same))
         init(self, options, context)
 
     with replaced(subject.cls, "init", noting):
@@ -185,12 +185,12 @@ def options_kept(subject: Subject) -> str:
     live.results(live.take(subject.item))
     live.alone({})
     subject.done(live)
-    for options, before in given:
+    for options, before in pairs:
         after = _values(options)
         changed = difference({name: after[name] for name in before}, before)
         if changed is not None:
             raise Broken(f"it changes the options that it was given: {changed}")
-    return "they stay the same" if given else "core builds it without its init"
+    return "they stay the same" if pairs else "core builds it without its init"
 
 
 def _values(options: Any) -> dict[str, Any]:

@@ -178,26 +178,26 @@ def requests_released(subject: Subject) -> str | None:
 
     with _traced(tracemalloc):
         for kind, run in (("request", valid), ("request that fails", bad)):
-            kept = _kept(run, tracemalloc)
-            if kept is not None:
-                raise Broken(f"it keeps memory of every {kind}: {kept}")
-        given = _different_items(subject, live)
-        seen = _run_different(subject, live, tracemalloc, given, subject.share)
+            growth = _kept(run, tracemalloc)
+            if growth is not None:
+                raise Broken(f"it keeps memory of every {kind}: {growth}")
+        count = _different_items(subject, live)
+        runs = _run_different(subject, live, tracemalloc, count, subject.share)
     subject.done(live)
-    if given < _LEAST_DIFFERENT:
-        kind = f"only {given} different requests are of about one size, and growth shows with {_LEAST_DIFFERENT}"
+    if count < _LEAST_DIFFERENT:
+        kind = f"only {count} different requests are of about one size, and growth shows with {_LEAST_DIFFERENT}"
         raise NotJudged(f"{kind}: let make_item(k) give as many")
-    return f"{seen} different requests"
+    return f"{runs} different requests"
 
 
-def _run_different(subject: Subject, live: Live, tracemalloc: Any, given: int, share: float) -> int:
+def _run_different(subject: Subject, live: Live, tracemalloc: Any, count: int, share: float) -> int:
     """Run different requests, window by window, until memory stays the same in one. Give how many they were.
 
     Raises:
         Broken: It grew in each window.
     """
     # In random order, since a request may be the larger the higher its number is.
-    order = itertools.cycle(random.Random(0).sample(range(given), given))  # noqa: S311 - no secret
+    order = itertools.cycle(random.Random(0).sample(range(count), count))  # noqa: S311 - no secret
     counters = {"Python": lambda: _traced_bytes(tracemalloc), "the process": _anonymous_bytes}
     least = {"Python": _LEAST_ITEM_BYTES, "the process": _LEAST_NATIVE_BYTES}
     until = time.monotonic() + _WINDOW_S
@@ -222,9 +222,9 @@ def _run_different(subject: Subject, live: Live, tracemalloc: Any, given: int, s
             if grown[name] < max(floor, done * least[name]):
                 growing.discard(name)
         if not growing:
-            return min(given, ran)
+            return min(count, ran)
     if share < 1:  # what it keeps may have a bound that so few requests do not reach
-        return _run_different(subject, live, tracemalloc, given, 1.0)
+        return _run_different(subject, live, tracemalloc, count, 1.0)
     name = min(growing)  # what Python allocates is memory of the process as well
     raise Broken(
         f"it keeps memory of every different request: that of {name} grows by {grown[name] // done} bytes for each, "
@@ -241,17 +241,17 @@ def _run_next(subject: Subject, live: Live, order: Iterator[int]) -> int:
 def _different_items(subject: Subject, live: Live) -> int:
     """Return how many different requests the factory gives, as far as they are not much larger than the first ones."""
     usual = max(subject.request_bytes(k, live) for k in range(DISTINCT))
-    given = DISTINCT
+    count = DISTINCT
     # From small numbers to large ones: where requests grow with their number, none that is much larger is ever made.
-    while given < _MOST_DIFFERENT:
-        more = min(2 * given, _MOST_DIFFERENT)
+    while count < _MOST_DIFFERENT:
+        more = min(2 * count, _MOST_DIFFERENT)
         try:  # a factory may end, as a folder of files does
             if subject.request_bytes(more - 1, live) > max(4 * usual, _SMALL_BYTES):
                 break
         except Exception:  # noqa: BLE001
             break
-        given = more
-    return given
+        count = more
+    return count
 
 
 def _anonymous_bytes() -> int:

@@ -157,17 +157,17 @@ def _in_between(subject: Subject, live: Live, only: set[_Place] | None = None) -
     run()
     alone_s = time.monotonic() - begin
     between: list[Future[None]] = []
-    seen, held = set[_Place](), set[_Place]()
+    places, locks = set[_Place](), set[_Place]()
     until = time.monotonic() + _PLACES_S
     rests: _Rest | None = None
 
     def step(place: _Place) -> None:
         nonlocal rests
-        if place in seen or len(seen) == _PLACES or time.monotonic() > until:
+        if place in places or len(places) == _PLACES or time.monotonic() > until:
             return
         if only is not None and place not in only:
             return
-        seen.add(place)
+        places.add(place)
         if not between or between[-1].done():
             between.append(pool.submit(run))
             rests = None
@@ -176,7 +176,7 @@ def _in_between(subject: Subject, live: Live, only: set[_Place] | None = None) -
         if rests is None or _rest_of(thread) != rests:
             rests = _until_it_rests(between[-1], thread, 5 * alone_s)
         if not between[-1].done():
-            held.add(place)
+            locks.add(place)
 
     with ThreadPoolExecutor(1, "headrace-conformance") as pool:
         thread = pool.submit(threading.current_thread).result(_LIMIT_S)
@@ -184,7 +184,7 @@ def _in_between(subject: Subject, live: Live, only: set[_Place] | None = None) -
             subject.must_give(live, ours, "while another instance runs batches in between")
         for call in between:
             call.result(_LIMIT_S)
-    return held
+    return locks
 
 
 _Rest: TypeAlias = "tuple[FrameType | None, int, str]"
@@ -258,8 +258,8 @@ def instances_help(subject: Subject) -> str:
     No lock that instances share is held for a millisecond of a usual batch, and for half of it. What C libraries lock is
     not seen.
     """
-    held: set[_Place] = subject.measured.get(_HELD, set())
-    if not held:
+    locks: set[_Place] = subject.measured.get(_HELD, set())
+    if not locks:
         return "no instance waits for another one"
     live = subject.build()
     whole_s, there_s, untraced_s = math.inf, math.inf, math.inf
@@ -270,7 +270,7 @@ def instances_help(subject: Subject) -> str:
         live.results(batch)
         # The shortest of each: the machine may have had something else to do meanwhile.
         untraced_s = min(untraced_s, time.perf_counter() - begin)
-        there, whole = _spent(subject, live, held)
+        there, whole = _spent(subject, live, locks)
         there_s, whole_s = min(there_s, there), min(whole_s, whole)
         share = min(1.0, there_s / whole_s)
         held_s = share * untraced_s
@@ -278,20 +278,20 @@ def instances_help(subject: Subject) -> str:
         if turn >= _MEASURED and (not is_held or time.monotonic() > until):
             break
     subject.done(live)
-    said = f"an instance holds a lock that the others wait for during {share:.0%} of a batch"
+    text = f"an instance holds a lock that the others wait for during {share:.0%} of a batch"
     if is_held:
-        raise Broken(f"{said}, {1e3 * held_s:.1f} ms: let each have what it computes with")
-    return said
+        raise Broken(f"{text}, {1e3 * held_s:.1f} ms: let each have what it computes with")
+    return text
 
 
-def _spent(subject: Subject, live: Live, held: set[_Place]) -> tuple[float, float]:
+def _spent(subject: Subject, live: Live, locks: set[_Place]) -> tuple[float, float]:
     """Return how many seconds of a batch are spent at some instructions, and how many it takes."""
     at: list[tuple[_Place | None, float]] = [(None, time.perf_counter())]
     with _stepping(subject, live, lambda place: at.append((place, time.perf_counter()))):
         live.results(live.take(subject.item))
     at.append((None, time.perf_counter()))
     spent = [(place, end - begin) for (place, begin), (_, end) in itertools.pairwise(at)]
-    return sum(s for place, s in spent if place in held), sum(s for _, s in spent)
+    return sum(s for place, s in spent if place in locks), sum(s for _, s in spent)
 
 
 @rule("threads-in-turn", "order-kept")
