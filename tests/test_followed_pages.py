@@ -78,6 +78,7 @@ NEEDS = {
         },
         marks=[pytest.mark.slow],
     ),
+    "docs/records.md": Needs(),
     "docs/start.md": Needs(
         "clone",
         environ="environ_of_pip",

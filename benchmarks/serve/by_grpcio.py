@@ -1,4 +1,4 @@
-"""The pipeline of `benchmarks.serve.ours` behind grpcio's server of asyncio, as you would write it yourself.
+"""A pipeline of `benchmarks/serve/users_backends.py` behind grpcio's server of asyncio, as you would write it yourself.
 
     python -m benchmarks.serve.by_grpcio PORT GRPC_PORT
 
@@ -17,7 +17,7 @@ import grpc
 import numpy as np
 import uvloop
 from benchmarks.serve.floor import METHOD
-from benchmarks.serve.ours import BACKEND
+from benchmarks.serve.sides import BACKENDS
 
 import headrace
 from headrace_serve.grpc.messages import message
@@ -26,7 +26,7 @@ REQUEST, RESPONSE = message("inference.ModelInferRequest"), message("inference.M
 
 
 async def main(port: int, grpc_port: int) -> None:
-    pipe = headrace.pipe({"import": [str(BACKEND)], "backend": "CopyArray", "max": 8})
+    pipe = headrace.pipe({"import": [str(BACKENDS)], "backend": "CopyArray", "max": 8})
 
     async def infer(asked: Any, context: Any) -> Any:
         tensor = asked.inputs[0]

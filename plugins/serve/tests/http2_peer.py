@@ -91,6 +91,9 @@ class Transport:
     def resume_reading(self):
         self.is_reading = True
 
+    def get_extra_info(self, name):
+        return {"peername": ("127.0.0.1", 1)}[name]
+
     def can_write_eof(self):
         return True
 
@@ -130,20 +133,19 @@ class Served:
         self.loop, self.transport = Loop(), Transport()
         self.streams, self.connections, self.buffered = [], set(), 0
 
-        def open_stream(*given):
-            self.streams.append(stream(*given))
-            return self.streams[-1]
-
-        self.connection = Connection(
-            self.loop, bounds, open_stream, self.connections, self._note_buffered
-        )
+        self._stream = stream
+        self.connection = Connection(self.loop, bounds, self)
         self.transport.protocol = self.connection
         self.connection.connection_made(self.transport)
         self.encoder, self._decoder, self._read = hpack.Encoder(), hpack.Decoder(), 0
         if greet:
             self.send(PREFACE + SETTINGS)
 
-    def _note_buffered(self, more):
+    def open_stream(self, *given):
+        self.streams.append(self._stream(*given))
+        return self.streams[-1]
+
+    def note_buffered(self, more):
         self.buffered += more
 
     def send(self, data):

@@ -439,7 +439,7 @@ def test_a_client_that_goes_away_leaves_nothing(serving, gate):
     gate.open.set()
     until(lambda: server._service.counters.in_flight["grpc"] == 0)
     until(lambda: held_bytes(server) == 0)
-    door = server._grpc._door
+    door = server._grpc._made_door()
     until(lambda: not door.tasks and not door.connections and not door.receiving.due)
     assert server._service.unsent_bytes == 0
 
@@ -471,9 +471,51 @@ def test_what_a_connection_has_ends_with_it(serving):
         each.join()
     assert all(found)
     assert found
-    door = server._grpc._door
+    door = server._grpc._made_door()
     until(lambda: not door.tasks and not door.connections and not door.receiving.due)
     assert (held_bytes(server), server._service.unsent_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("grpc_port", [None, 0])
+def test_the_port_of_http_speaks_grpc_too(serving, client, grpc_port):
+    server = serving(IDENTITY, grpc_port=grpc_port, limits=Limits(max_connections=2))
+    with triton.InferenceServerClient(f"127.0.0.1:{server.port}") as made:
+        assert made.is_server_ready()
+        assert httpx.post(f"{server.url}/run/m", content=b"r").content == b"r"
+        one = client(server, server.port)
+        number = one.begin()
+        one.send(number, prefixed(infer(b"both")))
+        assert raw_of(one.result(number)[1][5:]) == b"both"
+        other = client(server, server.port)  # one more than there may be
+        while other.look():
+            pass
+        gone = [e for e in other.events if isinstance(e, h2.events.ConnectionTerminated)]
+        assert b"no more connections" in gone[0].additional_data
+    one.socket.close()
+    until(lambda: not server._grpc._made_door().connections)
+
+
+def test_calls_on_the_port_of_http_end_with_their_answers(serving, gate):
+    server = serving({"m": {"backend": "ServeGate"}})
+    with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        running = channel.unary_unary(INFER.decode()).future(infer(b"1"))
+        assert gate.entered.wait(60)
+        closing = threading.Thread(target=server.close)
+        closing.start()
+        until(lambda: server._service.draining)
+        with pytest.raises(grpc.RpcError) as caught:
+            channel.unary_unary(INFER.decode())(infer(b"2"), timeout=60)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        gate.open.set()
+        assert running.result(60)
+        closing.join()
+
+
+def test_the_port_of_those_who_operate_speaks_no_grpc(serving):
+    server = serving(IDENTITY, admin_port=0)
+    with socket.create_connection((server.host, server.admin_port), timeout=60) as made:
+        made.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        assert made.recv(65536).startswith(b"HTTP/1.1 4")
 
 
 @pytest.mark.peers

@@ -40,6 +40,10 @@ _JSON_TYPES: Final = {
 """The types of JSON's values that tensors hold, by the kind of their dtype."""
 
 
+_GREATEST: Final = {size: float(np.finfo(f"f{size}").max) for size in (2, 4, 8)}
+"""The greatest float of so many bytes."""
+
+
 def of_dtype_name(name: str) -> str | None:
     """Return the datatype for the name of a dtype (``float32``, ``bfloat16``, ``str``), or None."""
     if name in ("str", "bytes", "object"):
@@ -151,6 +155,9 @@ def _numbers(name: str, datatype: str, flat: list[Any]) -> NDArray[Any]:
     if not _JSON_TYPES[target.kind].issuperset(map(type, flat)):
         raise InputError(f"input {name!r}: data holds values that are no {datatype}")
     raw: NDArray[Any] = np.array(flat)
+    may_fit = target.kind == "f" and raw.dtype.kind in "iuf" and raw.size
+    if may_fit and np.abs(raw).max() <= _GREATEST[target.itemsize]:
+        return raw.astype(target)
     if raw.dtype.kind == "f" and target.kind in "iu" and raw.size:
         # numpy has turned a mix of int64 and uint64 values into float64, which loses their low digits.
         raw = np.array(flat, object)

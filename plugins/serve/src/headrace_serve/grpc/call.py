@@ -7,6 +7,7 @@ import contextlib
 import logging
 import re
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -139,7 +140,6 @@ class Call(Stream):
         "_messages",
         "_needs",
         "_owed",
-        "_part_bytes",
         "_parts",
         "_plan",
         "_skips",
@@ -162,7 +162,7 @@ class Call(Stream):
         self._due_s = None if timeout_s is None else door.loop.time() + timeout_s
         self._messages: deque[tuple[int, bytes | HeadraceError]] = deque()
         self._parts: list[bytes] = []
-        self._part_bytes, self._needs, self._skips = 0, -1, 0
+        self._needs, self._skips = -1, 0
         self._held = self._unsent = self._owed = 0
         self._waiter: asyncio.Future[None] | None = None
         self._space: asyncio.Future[None] | None = None
@@ -196,12 +196,12 @@ class Call(Stream):
                 self.allow(skipped)
                 continue
             if self._needs < 0:  # its prefix is not whole
-                self._parts.append(data[: _PREFIX_BYTES - self._part_bytes])
-                data = data[len(self._parts[-1]) :]
-                self._part_bytes += len(self._parts[-1])
-                if self._part_bytes < _PREFIX_BYTES:
-                    return
-                self._begin_message(b"".join(self._parts))
+                prefix = b"".join(self._parts)
+                missing = _PREFIX_BYTES - len(prefix)
+                self._parts = [prefix + data[:missing]]
+                data = data[missing:]
+                if len(self._parts[0]) == _PREFIX_BYTES:
+                    self._begin_message(self._parts[0])
                 continue
             piece, data = data[: self._needs], data[self._needs :]
             self._needs -= len(piece)
@@ -217,7 +217,7 @@ class Call(Stream):
 
     def _begin_message(self, prefix: bytes) -> None:
         size, most = int.from_bytes(prefix[1:], "big"), self._most_bytes
-        self._parts, self._part_bytes = [prefix[:1]], 0
+        self._parts = [prefix[:1]]
         self.allow(_PREFIX_BYTES)
         if size > most:
             text = f"the message has {size} bytes, the limit is {most}"
@@ -302,7 +302,7 @@ class Call(Stream):
     @property
     def peer(self) -> Any:
         """Gives the address of the client."""
-        return self._door.peer_of(self.connection)
+        return partial(_address, self.connection.peername)
 
     def left_s(self) -> float | None:
         """Return the seconds until the client gives up."""
@@ -540,6 +540,12 @@ class Call(Stream):
         if len(answer) <= _AT_ONCE_BYTES:
             return pack(answer, self._plan.coding)
         return await _CODING.run(pack, answer, self._plan.coding)
+
+
+def _address(peername: Any) -> str:
+    """Return the address of a client as gRPC writes it."""
+    host, port = (peername or ("", 0))[:2]
+    return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
 
 
 def _written(value: str | bytes) -> bytes:

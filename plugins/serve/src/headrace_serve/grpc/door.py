@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace_serve.grpc.call import Call, plan_of
@@ -97,21 +96,26 @@ class Door:
             limits.max_connection_age_s,
         )
 
+    @property
+    def is_full(self) -> bool:
+        """Whether there are as many connections as there may be."""
+        return len(self.connections) >= self.service.limits.max_connections
+
     def connection(self) -> Connection:
         """Return the protocol of a new connection."""
-        note = partial(self.service.note_unsent, 0)
-        return Connection(self.loop, self._bounds, self._open, self.connections, note)
+        return Connection(self.loop, self._bounds, self)
 
-    def _open(self, connection: Connection, number: int, head: Head, window: int) -> Call:
+    def note_buffered(self, more: int) -> None:
+        """Count bytes in the buffers of sockets whose clients do not take them."""
+        self.service.note_unsent(0, more)
+
+    def open_stream(self, connection: Connection, number: int, head: Head, window: int) -> Call:
+        """Return the call of a request."""
         plan = head.plan
         if plan is None:
             most_bytes = self.service.limits.max_header_bytes
             plan = head.plan = plan_of(head, self._methods, most_bytes)
         return Call(self, plan, connection, number, head, window)
-
-    def peer_of(self, connection: Connection) -> Any:
-        """Return what gives the address of a client."""
-        return partial(_peer, connection.transport)
 
     def leave(self) -> None:
         """Ask all clients to connect anew for what they ask next, and end their connections once they are answered."""
@@ -124,13 +128,11 @@ class Door:
             task.cancel()
 
     def close(self) -> None:
-        """End all connections."""
+        """End all connections, and give their clients a moment to take the last bytes."""
         for connection in list(self.connections):
             connection.close()
 
-
-def _peer(transport: Any) -> str:
-    """Return the address of a client as gRPC writes it."""
-    name = transport.get_extra_info("peername") or ("", 0)
-    host, port = name[:2]
-    return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
+    def abort(self) -> None:
+        """End all connections at once."""
+        for connection in list(self.connections):
+            connection.transport.abort()

@@ -384,7 +384,7 @@ class Exchange(AccessLine):
         if self._admitted is not None and not self._received:
             self._admitted.receiving -= 1
         self._received = True
-        self.received(size)
+        self.received_bytes, self.received_s = size, time.monotonic()
 
     async def body(self, most: int | None = None) -> bytes:
         """Receive the body, and decompress it. One that comes in pieces is copied once.
@@ -514,8 +514,8 @@ class Exchange(AccessLine):
             head += b"x-request-id: %b\r\n" % self.header_id.encode()
         if self.timing:
             head += b"server-timing: %b\r\n" % server_timing(self.timing).encode()
-        self.answered("200" if reply.status == 200 else str(reply.status))
-        self.sent_bytes = length
+        self.status = "200" if reply.status == 200 else str(reply.status)
+        self.answered_s, self.sent_bytes = time.monotonic(), length
         return self.answer(head, reply.parts)
 
     async def reply(self, reply: Reply) -> None:
@@ -578,15 +578,11 @@ class Exchange(AccessLine):
         if access_log.isEnabledFor(logging.INFO):
             self.log(self.identifier)
         if self._held:
-            self.release()
+            service.release(self._held)
+            self._held = 0
         if self._admitted is not None:
             self.give_place_back()
         self.task = None
-
-    def release(self) -> None:
-        """Give back the bytes of the body."""
-        self.service.release(self._held)
-        self._held = 0
 
     # What carries it.
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from headrace_serve.http2 import frames
 from headrace_serve.http2.floods import Patience
@@ -13,14 +14,13 @@ from headrace_serve.http2.frames import ConnectionFaultError, StreamFaultError, 
 from headrace_serve.http2.heads import Heads
 from headrace_serve.http2.outbox import Outbox
 from headrace_serve.http2.stream import RECEIVED_BYTES
+from headrace_serve.http2.watch import ALIVE, Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, MutableSet
-
     from headrace_serve.http2.heads import Head
     from headrace_serve.http2.stream import Stream
 
-__all__ = ["Bounds", "Connection"]
+__all__ = ["Bounds", "Connection", "Owner"]
 
 _HEAD_BYTES: Final = 9
 _END_STREAM, _ACK, _END_HEADERS, _PADDED, _PRIORITIZED = 1, 1, 4, 8, 32
@@ -32,11 +32,7 @@ _MOST_RESET: Final = 1024
 """So many streams that ended here first are remembered, because their clients may still send."""
 
 _SMALL_BYTES: Final = 8
-_LEAVING: Final = b"leaving\0"
-_ALIVE: Final = b"alive?\0\0"
-_PINGS: Final = 2
-"""So many pings may come too early, as in gRPC."""
-
+_LEAVE: Final = b"leaving\0"
 _LAST_S: Final = 2.0
 """Seconds for a client to take the last bytes of a connection."""
 
@@ -68,44 +64,49 @@ class Bounds:
     age_s: float | None
 
 
+class Owner(Protocol):
+    """What the connections belong to."""
+
+    connections: set[Any]
+
+    def open_stream(self, connection: Any, number: int, head: Head, window: int) -> Stream:
+        """Return the stream of a request."""
+
+    def note_buffered(self, more: int) -> None:
+        """Note how many more bytes wait in the buffer of a socket, less than 0: how many fewer."""
+
+
+_NEW, _GREETED, _OPEN, _LEAVING, _LAST, _OVER = range(6)
+"""The stages of a connection: the last is that nothing more is read or written."""
+
+
 class Connection(asyncio.Protocol):
     """A connection.
 
     Attributes:
         transport: The transport of asyncio.
+        peername: Host and port of the client, as asyncio has them.
 
     Args:
         loop: The event loop.
         bounds: What the client may do.
-        open_stream: Makes the stream of a request, from the connection, its number, its headers, and the window.
-        connections: Has this connection from its begin to its end.
-        note_buffered: Told how many more bytes wait in the buffer of a socket whose client does not take them, less than 0:
-            how many fewer.
+        owner: Makes streams, and has this connection from its begin to its end.
     """
 
     transport: Any
+    peername: Any = None
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        bounds: Bounds,
-        open_stream: Callable[[Connection, int, Head, int], Stream],
-        connections: MutableSet[Connection],
-        note_buffered: Callable[[int], None],
-    ) -> None:
-        self._loop, self._bounds, self._connections = loop, bounds, connections
-        self._open_stream, self._note_buffered = open_stream, note_buffered
+    def __init__(self, loop: asyncio.AbstractEventLoop, bounds: Bounds, owner: Owner) -> None:
+        self._loop, self._bounds, self._owner = loop, bounds, owner
         self._heads, self._patience = Heads(bounds.header_bytes), Patience(loop.time)
-        self._left, self._is_greeted, self._has_settings = b"", False, False
+        self._watch = Watch(loop, bounds.least_ping_s)
+        self._left, self._stage = b"", _NEW
         self._streams: dict[int, Stream] = {}
         self._reset: dict[int, None] = {}
         self._begun: list[Stream] = []
-        self._last, self._block = 0, b""
-        self._block_of: tuple[int, int] | None = None
+        self._last = 0
+        self._block: tuple[int, int, bytes] | None = None
         self._receive_left, self._received = _WINDOW, 0
-        self._is_leaving = self._is_last = self._is_over = False
-        self._pings, self._pinged_s, self._heard_s = 0, -1e9, 0.0
-        self._timers: dict[str, asyncio.TimerHandle] = {}
         self._kinds = {
             frames.DATA: self._read_data,
             frames.HEADERS: self._read_headers,
@@ -123,17 +124,17 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:
         """Begin, and say what this end takes."""
-        self.transport = transport
-        self._outbox = Outbox(
-            self._loop, transport, self._patience, self._note_buffered, self._end_answer
-        )
-        self._connections.add(self)
-        self._after("first", self._bounds.first_s, transport.abort)
-        if self._bounds.keepalive_s is not None:
-            self._heard_s = self._loop.time()
-            self._after("keepalive", self._bounds.keepalive_s, self._look_alive)
-        if self._bounds.age_s is not None:
-            self._after("age", self._bounds.age_s, self.leave)
+        self.transport, self.peername = transport, transport.get_extra_info("peername")
+        watch, bounds, note = self._watch, self._bounds, self._owner.note_buffered
+        self._outbox = Outbox(self._loop, transport, self._patience, note, self._end_answer)
+        self._owner.connections.add(self)
+        watch.after("first", bounds.first_s, transport.abort)
+        watch.note_heard()
+        if bounds.keepalive_s is not None:
+            ping = partial(self._outbox.put, frame(frames.PING, 0, 0, ALIVE))
+            watch.ask(bounds.keepalive_s, bounds.keepalive_timeout_s, ping, transport.abort)
+        if bounds.age_s is not None:
+            watch.after("age", bounds.age_s, self.leave)
         values = (
             *(_STREAMS, min(self._bounds.streams, frames.LARGEST_WINDOW)),
             *(_INITIAL_WINDOW, RECEIVED_BYTES),
@@ -144,10 +145,9 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End all streams."""
-        self._is_over = True
-        self._connections.discard(self)
-        for timer in self._timers.values():
-            timer.cancel()
+        self._stage = _OVER
+        self._owner.connections.discard(self)
+        self._watch.stop_all()
         self._outbox.lose()
         self._lose_streams()
         self._kinds.clear()
@@ -157,20 +157,20 @@ class Connection(asyncio.Protocol):
         waiting = self._outbox.pause()
         self.transport.pause_reading()
         least_s = waiting / self._bounds.least_rate_bytes_s
-        self._after("taken", max(self._bounds.first_s, least_s), self.transport.abort)
+        self._watch.after("taken", max(self._bounds.first_s, least_s), self.transport.abort)
 
     def resume_writing(self) -> None:
         """Go on."""
-        self._timers.pop("taken").cancel()
+        self._watch.stop("taken")
         self.transport.resume_reading()
         self._outbox.resume()
 
     def data_received(self, data: bytes) -> None:
         """Read frames, then begin to answer the requests that came with them."""
-        if self._is_over:
+        if self._stage == _OVER:
             return
         if self._bounds.keepalive_s is not None:
-            self._heard_s = self._loop.time()
+            self._watch.note_heard()
         outbox = self._outbox
         outbox.is_held = True
         try:
@@ -187,8 +187,8 @@ class Connection(asyncio.Protocol):
         outbox.write()
 
     def _read(self, data: bytes) -> None:
-        place, end = 0 if self._is_greeted else self._greet(data), len(data)
-        while self._is_greeted and end - place >= _HEAD_BYTES:
+        place, end = self._greet(data) if self._stage == _NEW else 0, len(data)
+        while self._stage and end - place >= _HEAD_BYTES:
             size = data[place] << 16 | data[place + 1] << 8 | data[place + 2]
             if size > frames.FRAME_BYTES:
                 raise ConnectionFaultError(frames.FRAME_SIZE_ERROR, "a frame is too large")
@@ -197,7 +197,7 @@ class Connection(asyncio.Protocol):
                 break
             kind, flags = data[place + 3], data[place + 4]
             number = int.from_bytes(data[place + 5 : place + 9], "big") & frames.LARGEST_WINDOW
-            if not self._has_settings or self._block_of is not None:
+            if self._stage < _OPEN or self._block is not None:
                 self._check_order(kind, flags)
             try:
                 self._kinds.get(kind, self._read_other)(
@@ -214,14 +214,16 @@ class Connection(asyncio.Protocol):
         length = len(frames.PREFACE)
         if data[:length] != frames.PREFACE[: len(data)]:
             raise ConnectionFaultError(frames.PROTOCOL_ERROR, "this is no HTTP/2")
-        self._is_greeted = len(data) >= length
-        return length if self._is_greeted else 0
+        if len(data) < length:
+            return 0
+        self._stage = _GREETED
+        return length
 
     def _check_order(self, kind: int, flags: int) -> None:
         """Check a frame that comes before any settings, or within a block of headers."""
-        if self._block_of is not None and kind != frames.CONTINUATION:
+        if self._block is not None and kind != frames.CONTINUATION:
             raise ConnectionFaultError(frames.PROTOCOL_ERROR, "a block of headers has no end")
-        if not self._has_settings and (kind != frames.SETTINGS or flags & _ACK):
+        if self._stage < _OPEN and (kind != frames.SETTINGS or flags & _ACK):
             raise ConnectionFaultError(frames.PROTOCOL_ERROR, "settings must come first")
 
     def _read_other(self, flags: int, number: int, body: bytes) -> None:
@@ -284,18 +286,19 @@ class Connection(asyncio.Protocol):
         if flags & _END_HEADERS:
             self._take_block(number, flags, body)
         else:
-            self._block_of, self._block = (number, flags), body
+            self._block = number, flags, body
 
     def _read_continuation(self, flags: int, number: int, body: bytes) -> None:
-        if self._block_of is None or number != self._block_of[0]:
+        if self._block is None or number != self._block[0]:
             raise ConnectionFaultError(frames.PROTOCOL_ERROR, "no headers to go on with")
         self._patience.spend(4, "pieces of headers")
-        self._block += body
-        if len(self._block) > 2 * self._bounds.header_bytes:
+        number, first, block = self._block
+        block += body
+        self._block = number, first, block
+        if len(block) > 2 * self._bounds.header_bytes:
             raise ConnectionFaultError(frames.ENHANCE_YOUR_CALM, "too many bytes of headers")
         if flags & _END_HEADERS:
-            (number, first), block = self._block_of, self._block
-            self._block_of, self._block = None, b""
+            self._block = None
             self._take_block(number, first, block)
 
     def _take_block(self, number: int, flags: int, block: bytes) -> None:
@@ -310,11 +313,11 @@ class Connection(asyncio.Protocol):
                 return
             raise ConnectionFaultError(frames.STREAM_CLOSED, "headers of a stream that has ended")
         self._last = number
-        if self._is_last or len(self._streams) >= self._bounds.streams:
+        if self._stage == _LAST or len(self._streams) >= self._bounds.streams:
             raise StreamFaultError(number, frames.REFUSED_STREAM, "too many streams")
         if head.wrong_as_request:
             raise StreamFaultError(number, frames.PROTOCOL_ERROR, head.wrong_as_request)
-        stream = self._open_stream(self, number, head, self._outbox.initial_window)
+        stream = self._owner.open_stream(self, number, head, self._outbox.initial_window)
         self._streams[number] = stream
         self._begun.append(stream)
         if flags & _END_STREAM:
@@ -367,9 +370,9 @@ class Connection(asyncio.Protocol):
         self._patience.spend(1 + len(body) // 60, "settings")
         if flags & _ACK:
             return
-        if not self._has_settings:
-            self._has_settings = True
-            self._timers.pop("first").cancel()
+        if self._stage < _OPEN:
+            self._stage = _OPEN
+            self._watch.stop("first")
         window = self._outbox.initial_window
         for key, value in struct.iter_unpack(">HI", body):
             _check_setting(key, value)
@@ -399,16 +402,11 @@ class Connection(asyncio.Protocol):
             raise ConnectionFaultError(frames.FRAME_SIZE_ERROR, "a ping has eight bytes")
         self._patience.spend(1, "pings")
         if flags & _ACK:
-            if body == _LEAVING and self._is_leaving:
+            if body == _LEAVE and self._stage == _LEAVING:
                 self._leave_now()
             return
         self._outbox.put(frame(frames.PING, _ACK, 0, body))
-        now_s = self._loop.time()
-        if now_s - self._pinged_s < self._bounds.least_ping_s:
-            self._pings += 1
-            if self._pings > _PINGS:
-                raise ConnectionFaultError(frames.ENHANCE_YOUR_CALM, "too_many_pings")
-        self._pinged_s = now_s
+        self._watch.check_ping()
 
     def _read_goaway(self, flags: int, number: int, body: bytes) -> None:
         if number:
@@ -437,7 +435,7 @@ class Connection(asyncio.Protocol):
     def send_head(self, stream: Stream, block: bytes) -> None:
         """Send headers before a body."""
         if not stream.is_closed:
-            self._pings, self._pinged_s = 0, -1e9
+            self._watch.note_sent()
             self._outbox.put(frame(frames.HEADERS, _END_HEADERS, stream.number, block))
 
     def send_data(self, stream: Stream, *pieces: bytes | memoryview) -> None:
@@ -474,24 +472,23 @@ class Connection(asyncio.Protocol):
 
     def leave(self) -> None:
         """Ask the client to connect anew for what it asks next, and end once it has all its answers."""
-        if not self._is_leaving and not self._is_over:
-            self._is_leaving = True
+        if self._stage < _LEAVING:
+            self._stage = _LEAVING
             self._outbox.put(frames.goaway(frames.LARGEST_WINDOW, frames.NO_ERROR))
-            self._outbox.put(frame(frames.PING, 0, 0, _LEAVING))
+            self._outbox.put(frame(frames.PING, 0, 0, _LEAVE))
 
-    def close(self) -> None:
-        """End now, after what was given to the connection."""
-        self._fail(ConnectionFaultError(frames.NO_ERROR, ""))
+    def close(self, text: str = "") -> None:
+        """End now, after what was given to the connection, and tell the client why."""
+        self._fail(ConnectionFaultError(frames.NO_ERROR, text))
 
     def _leave_now(self) -> None:
         """Answer no stream that comes from now on: the client has heard that it is to leave."""
-        if not self._is_last:
-            self._is_last = True
-            self._outbox.put(frames.goaway(self._last, frames.NO_ERROR))
-            self._end_if_done()
+        self._stage = _LAST
+        self._outbox.put(frames.goaway(self._last, frames.NO_ERROR))
+        self._end_if_done()
 
     def _end_if_done(self) -> None:
-        if self._is_last and not self._streams:
+        if self._stage == _LAST and not self._streams:
             self._end()
 
     def _end_answer(self, stream: Stream, block: bytes) -> None:
@@ -513,7 +510,7 @@ class Connection(asyncio.Protocol):
     # Its end.
 
     def _fail(self, error: ConnectionFaultError) -> None:
-        if not self._is_over:
+        if self._stage != _OVER:
             self._outbox.put(frames.goaway(self._last, error.code, error.text))
             self._end()
 
@@ -523,10 +520,10 @@ class Connection(asyncio.Protocol):
         To close while bytes come would reset the connection, and the client would lose what was written last.
         """
         self._outbox.end()
-        self._is_over = True
+        self._stage = _OVER
         self._begun.clear()
         self._lose_streams()
-        self._after("end", _LAST_S, self.transport.abort)
+        self._watch.after("end", _LAST_S, self.transport.abort)
         if self.transport.can_write_eof():
             self.transport.write_eof()
         else:
@@ -538,27 +535,6 @@ class Connection(asyncio.Protocol):
             stream.is_closed = True
             stream.queue.clear()
             stream.lost()
-
-    def _after(self, name: str, seconds: float, call: Callable[[], None]) -> None:
-        self._timers[name] = self._loop.call_later(seconds, call)
-
-    def _look_alive(self) -> None:
-        """Ask a client that was silent for long whether it is there."""
-        every_s = self._bounds.keepalive_s or 0.0
-        silent_s = self._loop.time() - self._heard_s
-        if silent_s < every_s:
-            self._after("keepalive", every_s - silent_s, self._look_alive)
-            return
-        self._outbox.put(frame(frames.PING, 0, 0, _ALIVE))
-        heard_s = self._heard_s
-
-        def look() -> None:
-            if self._heard_s == heard_s:
-                self.transport.abort()
-            else:
-                self._look_alive()
-
-        self._after("keepalive", self._bounds.keepalive_timeout_s, look)
 
 
 def _check_setting(key: int, value: int) -> None:

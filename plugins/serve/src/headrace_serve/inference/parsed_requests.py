@@ -147,7 +147,7 @@ class PlainOutputs:
         names, heads = self.names, self.heads
         if (names is not None) is not (type(result) is dict):
             return None
-        if any(name in result for name in self.absent):
+        if self.absent and any(name in result for name in self.absent):
             return None
         is_binary = len(heads) == 1
         if is_binary and identifier:

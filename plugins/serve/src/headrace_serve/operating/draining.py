@@ -78,7 +78,7 @@ async def _take_last_requests(connections: Sequence[Any]) -> None:
         await asyncio.wait(fresh, timeout=_FIRST_S)
 
 
-async def stop_grpc(port: Any, service: Service, timeout: float) -> None:
+async def stop_grpc(side: Any, service: Service, timeout: float) -> None:
     """Wait for the calls that run, end the connections, and serve gRPC no more.
 
     A call that comes after the end of its connection fails without a reason. So before that `Service` refuses new calls
@@ -86,11 +86,11 @@ async def stop_grpc(port: Any, service: Service, timeout: float) -> None:
     still go on calling hear that they are to leave, and find nobody who listens, which is UNAVAILABLE as well.
 
     Args:
-        port: The port, of `headrace_serve.operating.grpc_port`. None: gRPC is not served.
+        side: The calls of the server, `headrace_serve.operating.grpc_port.GrpcSide`.
         service: Counts the running calls, the time at which the last one began, and the answers that clients have not taken.
         timeout: Seconds for the calls to end.
     """
-    if port is None:
+    if not side.is_used:
         return
     counters = service.counters
     with contextlib.suppress(asyncio.TimeoutError):
@@ -102,4 +102,4 @@ async def stop_grpc(port: Any, service: Service, timeout: float) -> None:
         await asyncio.sleep(_QUIET_S)
     while service.unsent_bytes and time.monotonic() < ends + _GRACE_S:
         await asyncio.sleep(_QUIET_S)
-    await port.end(_GRACE_S)
+    await side.end(_GRACE_S)

@@ -18,7 +18,7 @@ from headrace_serve.operating.listening import BACKLOG
 if TYPE_CHECKING:
     import socket
     import ssl
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from uvicorn.server import ServerState
 
@@ -143,17 +143,24 @@ class HttpPort(Port):
         listener: As `Port` takes it.
         service: The service that answers.
         state: See the attribute.
+        http2: Gives the protocol of a client that begins with the preface of HTTP/2. None: it is refused.
         admin: Whether it answers those who operate the server alone.
     """
 
     def __init__(
-        self, listener: socket.socket, service: Service, state: ServerState, *, admin: bool = False
+        self,
+        listener: socket.socket,
+        service: Service,
+        state: ServerState,
+        http2: Callable[[], asyncio.Protocol] | None = None,
+        *,
+        admin: bool = False,
     ) -> None:
         super().__init__(listener, service.limits, state.connections)
         self.state, self._counters = state, service.counters
         answers = application(service, admin=admin)
         plans = Plans(service, answers.table.plan)
-        protocol: Any = protocol_class(service, plans)
+        protocol: Any = protocol_class(service, plans, http2)
         self._config = Config(answers, lifespan="off", http=protocol, ws="none", log_config=None)
         self._config.load()
 
