@@ -250,10 +250,8 @@ MORE_ATTRIBUTES = {
     "headrace._run.batches.instance.Instance": 26,
     "headrace._run.node.Node": 38,
     "headrace._run.requests.entry.Entry": 26,
-    "headrace_serve.grpc.call.Call": 21,
-    "headrace_serve.http.exchange.Exchange": 27,
-    "headrace_serve.http2.connection.Connection": 28,
-    "headrace_serve.http.protocol._LimitedProtocol": 24,
+    "headrace_serve.http.exchange.Exchange": 31,
+    "headrace_serve.http.protocol._LimitedProtocol": 25,
     "headrace_serve.service.Service": 28,
     # Not divided yet.
     "headrace_serve.models.model.Model": 27,
