@@ -58,6 +58,7 @@ TESTS = {
     "headrace-ort": ("onnx>=1.16",),
     "headrace-remote": ("httpx>=0.28", "onnx>=1.16", "tritonclient[http,grpc]>=2.50"),
     "headrace-serve": (
+        "h2>=4.1",
         "httpx>=0.28",
         "jsonschema>=4.20",
         "onnx>=1.16",
@@ -82,6 +83,7 @@ BESIDE = {
     "headrace-process": ("headrace-cli", "headrace-cv", "headrace-flow", "headrace-ort"),
     "headrace-remote": ("headrace-cli", "headrace-cv", "headrace-ort", "headrace-serve"),
     "headrace-serve": (
+        "h2>=4.1",
         "headrace-cli",
         "headrace-cv",
         "headrace-flow",

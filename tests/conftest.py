@@ -21,8 +21,9 @@ import httpx
 import pytest
 from environments import environment_with
 from filelock import FileLock
+from following import follow, variables
 from packaging.requirements import Requirement
-from pages import Page, follow, succeed
+from pages import Page, copy_examples, succeed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -167,7 +168,8 @@ def first_backend(pip_environ, tmp_path_factory) -> Path:
             cv2.imwrite(str(folder / "photos" / name), np.full((40, 60, 3), 100, np.uint8))
         began = seconds_of_children()
         page = Page("docs/first_backend.md")
-        printed = follow(page, folder, Path(sys.executable).parent, pip_environ)
+        environ = variables(Path(sys.executable).parent, pip_environ)
+        printed = follow(page, folder, environ=environ)
         saved = {"printed": printed, "seconds": seconds_of_children() - began}
         (folder / "printed.json").write_text(json.dumps(saved), encoding="utf-8")
 
@@ -212,11 +214,8 @@ def ocr_made(tmp_path_factory) -> Path:
 @pytest.fixture
 def after_demo(ocr_made, tmp_path) -> Path:
     """A folder with ``examples/ocr`` as ``./dev demo`` leaves it in a clone."""
-    folder = tmp_path / "headrace"
-    example = folder / "examples" / "ocr"
-    left_out = shutil.ignore_patterns("made", "__pycache__")
-    shutil.copytree(ROOT / "examples" / "ocr", example, ignore=left_out)
-    shutil.copytree(ocr_made, example / "made")
+    folder = copy_examples(tmp_path / "headrace", "ocr")
+    shutil.copytree(ocr_made, folder / "examples" / "ocr" / "made")
     return folder
 
 

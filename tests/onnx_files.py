@@ -30,3 +30,23 @@ def write_scaled(folder: Path) -> Path:
     path = folder / "scaled.onnx"
     onnx.save(model, str(path))
     return path
+
+
+def save_network(path: Path, node: str, inputs: list[str], dtype: str, shape: list) -> None:
+    """Save a network of one node, from `x` of the shape to `y` of a row for each row."""
+    onnx = pytest.importorskip("onnx")
+    tensor, kind = onnx.helper.make_tensor_value_info, getattr(onnx.TensorProto, dtype)
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node(node, inputs, ["y"])],
+        "network",
+        [tensor("x", kind, ["n", *shape])],
+        [tensor("y", kind, ["n", 3, *(1 for _ in shape[1:])])],
+    )
+    opsets = [onnx.helper.make_opsetid("", 13)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+
+
+def save_doubler(path: Path) -> None:
+    """Save a network that doubles rows of three numbers."""
+    save_network(path, "Add", ["x", "x"], "FLOAT", [3])

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import doctest
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import pytest
-
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[1]
 _BLOCK = re.compile(r"^( *)```(\w+)(?: (\w+))?\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
 _PRINTED = re.compile(r"^ *print\(.*\)(?:  # (.*)|((?:\n *# .*)+))$", re.MULTILINE)
-_HERE = (
+HERE = (
     f'python() {{ "{sys.executable}" "$@"; }}; headrace() {{ python -m headrace "$@"; }}; '
     'pytest() { python -m pytest "$@"; }; '
     'polygraphy() { python -c "import polygraphy.tools as p, sys; sys.exit(p.main())" "$@"; }; '
@@ -85,6 +82,11 @@ class Page:
         return text
 
     @property
+    def programs(self) -> list[str]:
+        """The programs of Python that are no files."""
+        return [one.text for one in self.all_blocks if one.language == "python" and not one.file]
+
+    @property
     def files(self) -> dict[str, str]:
         """The text of each block that is a file, by its path."""
         return {block.file: block.text for block in self.all_blocks if block.file}
@@ -113,13 +115,12 @@ class Page:
         return [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
 
 
-def programs(*paths: str) -> list[pytest.param]:
-    """Return the programs of pages, to parametrise a test with."""
-    return [
-        pytest.param(text, id=f"{path}-{number}")
-        for path in paths
-        for number, text in enumerate(Page(path).blocks("python"))
-    ]
+def copy_examples(root: Path, *names: str) -> Path:
+    """Copy examples, without what they have made, to their places in a folder, and return that."""
+    left_out = shutil.ignore_patterns("made", "__pycache__")  # where others may write meanwhile
+    for name in names:
+        shutil.copytree(ROOT / "examples" / name, root / "examples" / name, ignore=left_out)
+    return root
 
 
 def check_printed(program: str, printed: str) -> None:
@@ -143,7 +144,7 @@ def run_program(program: str, folder: Path) -> str:
 
 
 def shell(
-    command: str, folder: Path, limit_s: float = 400, here: str = _HERE, **environ: str
+    command: str, folder: Path, limit_s: float = 400, here: str = HERE, **environ: str
 ) -> subprocess.CompletedProcess[str]:
     """Run a command in a folder and give what it printed.
 
@@ -194,60 +195,6 @@ def succeed(*command: object, **options: Any) -> str:
     return done.stdout
 
 
-def run_here(command: str, options: Mapping[str, Sequence[str]] = MappingProxyType({})) -> str:
-    """Run a command of headrace in this process, with what its name has of more options; return what it printed."""
-    from typer.testing import CliRunner
-
-    from headrace_cli.app import app
-
-    line, _, into = command.partition(" > ")
-    words = shlex.split(line)[1:]
-    name = " ".join(words[: 2 if words[0] == "observe" else 1])
-    done = CliRunner().invoke(app, [*words, *options.get(name, ())])
-    assert done.exit_code == 0, f"{command}\n{done.output}"
-    if into:
-        Path(into).write_text(done.stdout, encoding="utf-8")
-    return done.stdout
-
-
-def follow(page: Page, folder: Path, path: Path, environ: dict[str, str]) -> list[str]:
-    """Write the files of a page and run its commands, in order, in one shell.
-
-    What stands below a command is compared with what that prints, ``...`` with anything.
-
-    Args:
-        page: The page.
-        folder: Where the shell begins.
-        path: The folder whose programs it finds first.
-        environ: Its other variables, but those that lead to this environment.
-
-    Returns:
-        What each command printed.
-    """
-    parts, expected = ["set -euo pipefail"], []
-    for block in page.all_blocks:
-        if block.file:
-            _, _, text = block.text.partition("\n")
-            text = text.lstrip("\n")
-            written = f"cat > '{block.file}' <<'END OF FILE'\n{text}END OF FILE"
-            parts += [f"mkdir -p \"$(dirname '{block.file}')\"", written]
-        else:
-            told = block.language in ("console", "text") or block.text.startswith("# ")
-            assert told, f"which file is it? {block.text}"
-        for command, prints in block.commands:
-            parts += ["echo '== a command'", command]
-            expected.append(prints)
-    left_out = ("PYTHONPATH", "VIRTUAL_ENV", "HEADRACE_ENV", "PYTHON")
-    environ = {name: value for name, value in environ.items() if name not in left_out}
-    environ["PATH"] = os.pathsep.join([str(path), os.environ["PATH"]])
-    told = succeed("bash", "-c", "\n".join(parts), cwd=folder, env=environ)
-    printed = told.split("== a command\n")[1:]
-    for wanted, output in zip(expected, printed, strict=True):
-        same = doctest.OutputChecker().check_output(wanted, output, doctest.ELLIPSIS)
-        assert same or not wanted, f"{output}is not\n{wanted}"
-    return printed
-
-
 @contextlib.contextmanager
 def serving(command: str, folder: Path = ROOT) -> Iterator[str]:
     """Run ``headrace serve`` of a page at ports of its own until the block ends, and give its address."""
@@ -268,9 +215,14 @@ def serving(command: str, folder: Path = ROOT) -> Iterator[str]:
     assert process.returncode == 0, said + rest
 
 
-def asked(command: str, address: str, folder: Path = ROOT) -> str:
-    """Run a command that asks the server of a page, at its address here, and return what it printed."""
-    for there in ("http://localhost:8000", "localhost:8000"):
+def at_address(command: str, address: str) -> str:
+    """Return a command that asks the server of a page, with its address here, if it has one."""
+    for there in ("http://localhost:8000", "localhost:8000") if address else ():
         command = command.replace(there, address)
         address = address.removeprefix("http://")
-    return run(command, folder)
+    return command
+
+
+def asked(command: str, address: str, folder: Path = ROOT) -> str:
+    """Run a command that asks the server of a page, at its address here, and return what it printed."""
+    return run(at_address(command, address), folder)

@@ -136,6 +136,15 @@ def test_serve_identity_measures_every_case_of_another_checkout_beside_this_one(
 LARGE_CASES = ("binary 600 kB", "gRPC 600 kB")
 
 
+def test_serve_calls_measures_both_servers_of_grpc(tmp_path):
+    pytest.importorskip("headrace_serve")
+    _, figures = run("benchmarks.serve.calls", tmp_path, "--clients", "2")
+    assert {*figures["cells"]} == {"gRPC, 2", "gRPC 600 kB, 2"}
+    for cell in figures["cells"].values():
+        assert {*cell["loads"]} == {"grpcio", "headrace-serve"}
+        assert all(load["rps"] > 0 for loads in cell["loads"].values() for load in loads)
+
+
 def test_serve_peers_measures_both_loops_without_any_peer(tmp_path):
     for name in ("headrace_serve", "onnx", "psutil"):
         pytest.importorskip(name)

@@ -16,52 +16,46 @@ from types import ModuleType
 
 import made_pages
 import pytest
+from following import Needs, runs_elsewhere
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from pages import ROOT, Page, check_printed, run, run_program, shell
+from test_followed_pages import NEEDS
 
 from headrace import PipelineConfig, errors
 from headrace._language.config.sections import NodeKeys
 from headrace._language.registry.discovery import CORE_BACKENDS
+from headrace_vision.file import vision
 
 FOLLOWED = {
     r"README": "tests/test_readme.py",
-    r"docs/(first_backend|hooks|policies|start)": "tests/test_followed_pages.py",
-    r"docs/(from_triton|kubernetes|other_tools)": r"tests/test_\1.py",
-    r"docs/(i_have|interleavings|streams|when_it_fails|why)": r"tests/test_\1_page.py",
-    r"docs/files_and_hubs": "tests/test_i_have_page.py",
-    r"docs/machines|plugins/ray/README": "plugins/ray/tests/test_ray_pages.py",
-    r"docs/models|libs/models/README": "libs/models/tests/test_models_pages.py",
-    r"docs/operating": "tests/test_operating_page.py tests/test_operating_measuring.py",
+    r"docs/first_backend": "tests/conftest.py",
+    r"docs/(interleavings|streams)": r"tests/test_\1_page.py",
+    r"docs/kubernetes": "tests/test_kubernetes.py",
     r"docs/other_apis": "plugins/serve/tests/test_serve_apis_page.py",
     r"docs/tensorrt/\w+": "tests/test_tensorrt_pages.py",
     r"examples/(classify|decoder|detect|embeddings|functions|ocr|serve)/README": r"tests/test_example_\1.py",
     r"examples/third_party/[\w/-]*README": "tests/test_third_party.py",
     r"examples/video/README": "plugins/vision/tests/test_vision_example.py",
-    r"libs/tensors/README": "libs/tensors/tests/test_tensors_readme.py",
-    r"plugins/cv/README": "plugins/cv/tests/test_cv_contract.py",
     r"plugins/observe/README": "plugins/observe/tests/test_observe_examples.py",
-    r"plugins/serve/README": "plugins/serve/tests/test_serve_page.py",
-    r"plugins/(torch|vision)/README": r"plugins/\1/tests/test_\1_readme.py",
 }
-"""The modules that run the commands and programs of a document. Those of all others, and of `PROGRAMS_HERE`, run here."""
-RUN_ELSEWHERE = {
-    r"\./dev (demo|page|page --open|install|install serve)": "test_dev, test_followed_pages",
-    r"\./dev (env|test|test all)|\. \.venv/bin/activate": "they run this test",
-    r"\./dev docs": "test_site",
-    r"(python -m )?pip install .*": "test_packaging, of our own",
-    r"python \S+/prepare_torch.py|headrace run \S+/torch(vision)?.toml .*": "plugins/torch: test_torch_example",
-    r"python examples/ocr/prepare.py": "the fixture ocr_made",
-    r"headrace video camera:0 .*": "plugins/vision: test_vision_arguments",
-    r"headrace serve hf://.*": "test_doors, with a hub of its own",
-    r"headrace new backend Scale": "test_packaging",
-    r"headrace conformance OnnxTensor": "test_conformance, with all of its distribution",
+"""The modules that run the commands of a document, beside more that they test. All others run by `NEEDS`, or here."""
+PROGRAMS_ELSEWHERE = {
+    r"README|examples/\w+/README": "its example is prepared",
+    r"docs/(i_have-[02]|kubernetes|other_apis)": "they go on with names of yours",
+    r"docs/machines-1|plugins/(ray|torch)/README": "needs their libraries",
 }
-PROGRAMS_HERE = re.compile(
-    r"libs/models/README|plugins/serve/README|docs/(machines|models|streams)"
-)
-THEIRS = ("# voice.py\n", "# served.py\n", "# wsgi.py\n", "# views.py\n")
-"""Programs that need more than is here: test_streams_page and test_production_page run them, where that can be installed."""
+"""The patterns of programs that `FOLLOWED`, or tests of a distribution, run, and why."""
+FIRST = {
+    "libs/tensors/README": [pytest.mark.first("requests become tensors as the README shows it")],
+    "plugins/cv/README": [
+        pytest.mark.first("decode, resize and crop pictures: as the README shows it")
+    ],
+    "plugins/ort/README": [pytest.mark.first("run ONNX models: as the README shows it")],
+    "plugins/vision/README": [
+        pytest.mark.first("read videos and cameras: the programs of the README")
+    ],
+}
 
 
 def documents_of_the_clone() -> list[Path]:
@@ -73,46 +67,46 @@ def documents_of_the_clone() -> list[Path]:
     return [page for page in pages if not made_pages.is_made(page) and "{{" not in str(page)]
 
 
+def name_of(page: Page) -> str:
+    """Return the path of a document, without its suffix."""
+    return page.path.relative_to(ROOT).with_suffix("").as_posix()
+
+
 def follower(page: Page) -> str:
-    """Return the modules that follow a document; nothing for this."""
-    name = page.path.relative_to(ROOT).with_suffix("").as_posix()
-    matches = (re.fullmatch(pattern, name) for pattern in FOLLOWED)
+    """Return the module that follows a document; nothing for `NEEDS` and for this one."""
+    matches = (re.fullmatch(pattern, name_of(page)) for pattern in FOLLOWED)
     modules = zip(matches, FOLLOWED.values(), strict=True)
     return next((match.expand(module) for match, module in modules if match), "")
 
 
 PAGES = sorted(map(Page, documents_of_the_clone()), key=lambda page: page.path)
 PROGRAMS = [
-    pytest.param(program, id=f"{page.path.relative_to(ROOT)}-{number}")
+    pytest.param(program, id=name, marks=FIRST.get(name_of(page), ()))
     for page in PAGES
-    for number, program in enumerate(page.blocks("python"))
-    if not follower(page) or PROGRAMS_HERE.match(str(page.path.relative_to(ROOT)))
-    if not program.startswith(THEIRS) and "import ray" not in program
+    for number, program in enumerate(page.programs)
+    for name in [f"{name_of(page)}-{number}"]
+    if not NEEDS.get(f"{name_of(page)}.md", Needs()).programs
+    if not any(re.fullmatch(f"({pattern})(-.*)?", name) for pattern in PROGRAMS_ELSEWHERE)
 ]
-
-
-def run_elsewhere(command: str) -> bool:
-    return any(re.fullmatch(pattern, command) for pattern in RUN_ELSEWHERE)
 
 
 def test_who_follows_a_document_runs_all_of_it():
     lost = []
     for page in PAGES:
-        name = page.path.relative_to(ROOT).as_posix()
-        if not (modules := follower(page)):
+        if not (module := follower(page)):
             continue
-        text = "".join((ROOT / module).read_text("utf-8") for module in modules.split())
-        assert name.removesuffix(".md").removesuffix("/README").rpartition("/")[2] in text
+        text = (ROOT / module).read_text("utf-8")
+        assert name_of(page).removesuffix("/README").rpartition("/")[2] in text
         pieces = re.findall(r"command\(\n?\s*['\"](.*?)['\"]\n?\s*\)", text)
         if not re.search(r"\.commands|follow\(", text):
             lost += [
-                (name, command)
+                (name_of(page), command)
                 for command in page.commands
-                if not run_elsewhere(command) and not any(piece in command for piece in pieces)
+                if not runs_elsewhere(command) and not any(piece in command for piece in pieces)
             ]
-        runs_programs = re.search(r"\.blocks?\(|\.files|\.write\(|programs\(|follow\(", text)
-        if page.blocks("python") and not PROGRAMS_HERE.match(name) and not runs_programs:
-            lost.append((name, "its programs"))
+        runs_programs = re.search(r"\.blocks?\(|\.programs|\.files|\.write\(|follow\(", text)
+        if page.programs and name_of(page) in PROGRAMS_ELSEWHERE and not runs_programs:
+            lost.append((name_of(page), "its programs"))
     assert lost == []
 
 
@@ -142,21 +136,32 @@ def test_a_program_of_a_document_runs_as_printed(program, run_forked, tmp_path):
 
 
 CONFIGURATIONS = [
-    pytest.param(text, id=f"{path}-{number}")
-    for path in ("libs/process/README.md", "plugins/remote/README.md", "docs/machines.md")
+    pytest.param(text, reader, id=f"{path}-{number}")
+    for path, reader in (
+        *(
+            (f"{name}/README.md", PipelineConfig.load)
+            for name in ("libs/process", "plugins/remote")
+        ),
+        ("docs/machines.md", PipelineConfig.load),
+        ("plugins/vision/README.md", vision.load),
+    )
     # test_ray_pages loads those that need Ray.
     for number, text in enumerate(Page(path).blocks("toml"))
     if "Ray" not in text
 ]
 
 
-@pytest.mark.parametrize("text", CONFIGURATIONS)
-def test_a_configuration_of_a_document_is_valid(text, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("text", "reader"), CONFIGURATIONS)
+def test_a_configuration_of_a_document_is_valid(text, reader, tmp_path, monkeypatch):
     monkeypatch.setenv("DECODE_KEY", "a key")
-    for name in ("ca.pem", "model.onnx"):
+    (tmp_path / "photos").mkdir()
+    for name in ("ca.pem", *re.findall(r"\w+\.(?:onnx|mp4)", text)):
         (tmp_path / name).touch()
+    for name in re.findall(r"\w+\.toml", text):
+        (tmp_path / name).write_text('backend = "Identity"\n')
     (tmp_path / "page.toml").write_text(text)
-    assert PipelineConfig.load(tmp_path / "page.toml").to_dict()
+    config = reader(tmp_path / "page.toml")
+    assert config.sources if reader is vision.load else config.to_dict()
 
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)#:]*)(?:#([^)]*))?\)")
@@ -289,10 +294,17 @@ def test_what_the_page_about_failures_quotes_is_what_the_error_says(words):
     assert words in str(caught.value)
 
 
-COMMANDS = sorted({command for page in PAGES if not follower(page) for command in page.commands})
+COMMANDS = sorted(
+    {
+        command
+        for page in PAGES
+        if not follower(page) and f"{name_of(page)}.md" not in NEEDS
+        for command in page.commands
+    }
+)
 
 
-@pytest.mark.parametrize("command", [*itertools.filterfalse(run_elsewhere, COMMANDS)])
+@pytest.mark.parametrize("command", [*itertools.filterfalse(runs_elsewhere, COMMANDS)])
 def test_a_command_of_a_document_that_nobody_follows_runs(command):
     run(command, ROOT)
 

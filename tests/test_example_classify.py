@@ -12,7 +12,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from pages import Page, asked, run, run_program, serving
+from following import Needs, follow
+from pages import Page, copy_examples, run
 
 import headrace
 
@@ -23,15 +24,12 @@ pytestmark = [
 ]
 
 PAGE = Page("examples/classify/README.md")
-EXAMPLE = PAGE.path.parent
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
     """A folder with a copy of the example, prepared, at its place in the repository."""
-    folder = tmp_path_factory.mktemp("root")
-    copy = folder / "examples" / "classify"
-    shutil.copytree(EXAMPLE, copy, ignore=shutil.ignore_patterns("made", "__pycache__"))
+    folder = copy_examples(tmp_path_factory.mktemp("root"), "classify")
     prepared = run(PAGE.command("classify/prepare.py"), folder, PYTHONWARNINGS="error")
     assert "of 450 others are right" in prepared
     return folder
@@ -80,26 +78,20 @@ def test_the_network_gives_the_probabilities_of_scikit_learn(made):
     np.testing.assert_allclose(found, network.predict_proba(test), atol=1e-5)
 
 
-def test_the_command_of_the_readme_prints_what_it_shows(root, expected):
-    lines = run(PAGE.command("run examples/classify/classify.toml"), root).splitlines()
-    rows = [line.split("\t") for line in lines]
+@pytest.mark.skipif(sys.platform == "win32" or not shutil.which("curl"), reason="needs curl")
+def test_the_readme_is_followed(root, expected):
+    pytest.importorskip("headrace_serve")
+    elsewhere = "prepare.py|torch"
+    ran, answer, program = follow(PAGE, root, Needs(left_out=elsewhere, programs=True))
+    rows = [line.split("\t") for line in ran.splitlines()]
     assert [Path(row[0]).name for row in rows] == list(expected)
     right = sum(row[1] == label for row, label in zip(rows, expected.values(), strict=True))
     assert abs(right - int(re.search(r"right for (\d+) of the 450", PAGE.text)[1])) <= 5
-    shown = PAGE.block("text").splitlines()
-    for line, row in zip(shown, rows, strict=False):
-        named = line.split("\t")
-        assert named[0] == row[0]
-        assert named[1] == row[1]
-        assert [float(one) for one in row[2::2]] == pytest.approx(
-            [float(one) for one in named[2::2]], abs=0.01
-        )
-
-
-def test_the_program_of_the_readme(root, expected):
-    rows = [line.split(" ") for line in run_program(PAGE.block("python"), root).splitlines()]
-    assert [row[0] for row in rows] == list(expected)
-    assert sum(expected[name] == label for name, label, _ in rows) >= 0.95 * len(rows)
+    best = json.loads(answer)["result"]
+    assert [list(one) for one in best] == [["label", "score"]] * 3
+    found = [line.split(" ")[:2] for line in program.splitlines()]
+    assert found == [[name, row[1]] for name, row in zip(expected, rows, strict=True)]
+    assert best[0]["label"] == rows[0][1]
 
 
 def test_names_of_other_classes_are_an_error_that_says_so(root, made):
@@ -111,13 +103,3 @@ def test_names_of_other_classes_are_an_error_that_says_so(root, made):
     wrong = pytest.raises(headrace.errors.InputError, match="expected 9 classes, got 10")
     with headrace.pipe(config) as pipe, wrong:
         pipe({"data": (made / "digits" / "000.png").read_bytes()})
-
-
-@pytest.mark.skipif(sys.platform == "win32" or not shutil.which("curl"), reason="needs curl")
-def test_a_picture_that_is_sent_to_the_server_is_answered_with_names_and_scores(root, expected):
-    pytest.importorskip("headrace_serve")
-    with serving(PAGE.command("headrace serve"), root) as address:
-        answer = json.loads(asked(PAGE.command("curl"), address, root))["result"]
-    assert [list(one) for one in answer] == [["label", "score"]] * 3
-    assert answer[0]["label"] == expected["000.png"]
-    assert 0.5 < answer[0]["score"] <= 1

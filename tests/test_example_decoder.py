@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import shutil
 
 import numpy as np
 import onnxruntime
 import pytest
-from pages import Page, run
+from pages import Page, copy_examples, run
 
 import headrace
 
@@ -19,12 +18,10 @@ PROMPTS = ["Beautiful is ", "Now", "E", "In the face of ambiguity, ", "There sho
 @pytest.fixture(scope="module")
 def example(tmp_path_factory):
     """A copy of the example, with a model that was trained for a moment."""
-    root = tmp_path_factory.mktemp("root")
-    left_out = shutil.ignore_patterns("made", "__pycache__")
-    folder = shutil.copytree(PAGE.path.parent, root / "examples" / "decoder", ignore=left_out)
+    root = copy_examples(tmp_path_factory.mktemp("root"), "decoder")
     trained = run(f"{PAGE.command('train.py')} --steps 60", root)
     assert float(trained.split(", ")[2].split()[0]) < 2.7  # it has learned something
-    return folder
+    return root / "examples" / "decoder"
 
 
 def by_hand(folder, prompt, seed=None, length=80):

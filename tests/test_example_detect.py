@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from pages import ROOT, Page, run, shell
+from pages import ROOT, Page, copy_examples, run, shell
 
 pytestmark = pytest.mark.slow
 
@@ -37,13 +37,7 @@ def example(tmp_path_factory) -> Path:
     """A copy of both examples with the models, but no pages."""
     if importlib.util.find_spec("rapidocr") is None:
         pytest.skip("rapidocr, which brings the models, is not installed")
-    folder = tmp_path_factory.mktemp("repository")
-    for source in (DETECT, OCR):
-        target = folder / "examples" / source.name
-        target.mkdir(parents=True)
-        for file in source.iterdir():
-            if file.is_file():
-                (target / file.name).write_bytes(file.read_bytes())
+    folder = copy_examples(tmp_path_factory.mktemp("repository"), "detect", "ocr")
     made = folder / "examples" / "ocr" / "made"
     load(OCR / "prepare.py").copy_models(made / "models")
     (folder / "examples" / "detect" / "made").mkdir()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from importlib.util import find_spec
 
 import httpx
 import numpy as np
 import pytest
 from environments import environment_with
-from pages import Page, asked, run, serving
+from pages import Page, asked, copy_examples, run, serving
 
 pytestmark = pytest.mark.skipif(find_spec("tokenizers") is None, reason="needs tokenizers")
 
@@ -19,9 +18,7 @@ PAGE = Page("examples/embeddings/README.md")
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory):
     """A folder with the model at its place in the repository, as the script builds it."""
-    folder = tmp_path_factory.mktemp("root")
-    left_out = shutil.ignore_patterns("made", "__pycache__")
-    shutil.copytree(PAGE.path.parent, folder / "examples" / "embeddings", ignore=left_out)
+    folder = copy_examples(tmp_path_factory.mktemp("root"), "embeddings")
     run(PAGE.command("prepare.py"), folder)
     return folder
 

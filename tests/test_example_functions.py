@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
-from pages import Page, run, shell
+from pages import Page, copy_examples, run, shell
 from PIL import Image
 
 # Looked for, not imported: every process of a run collects this module, and one runs it.
 pytestmark = pytest.mark.skipif(find_spec("sklearn") is None, reason="needs scikit-learn")
 
 PAGE = Page("examples/functions/README.md")
-FOLDER = PAGE.path.parent
 
 
 @pytest.fixture(scope="module")
 def example(tmp_path_factory):
     """A folder with a copy of the example and its pictures, at its place in the repository."""
-    folder = tmp_path_factory.mktemp("functions")
-    left_out = shutil.ignore_patterns("made", "__pycache__")
-    shutil.copytree(FOLDER, folder / "examples" / "functions", ignore=left_out)
+    folder = copy_examples(tmp_path_factory.mktemp("functions"), "functions")
     run(PAGE.command("prepare.py"), folder)
     return folder
 

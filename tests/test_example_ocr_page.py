@@ -11,6 +11,8 @@ from pathlib import Path
 
 import gallery
 import pytest
+from pages import copy_examples
+from test_example_ocr import edits
 from typer.testing import CliRunner
 
 import headrace
@@ -18,11 +20,6 @@ from headrace_cli.app import app
 
 pytestmark = pytest.mark.slow
 
-EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "ocr"
-FILES = (
-    *("page.toml", "page_script.toml", "pages.py"),
-    *("ctc.py", "detector.py", "page.py", "prepare.py", "draw.py"),
-)
 PAGES = ("letter.png", "form-tilted.webp", "strip.png", "label.png")
 MORE_PAGES = ("german.png", "scan-page.png")
 
@@ -30,9 +27,7 @@ MORE_PAGES = ("german.png", "scan-page.png")
 @pytest.fixture(scope="module")
 def example(ocr_made, tmp_path_factory) -> Path:
     """A copy of the example, prepared: its configuration is used as it is."""
-    folder = tmp_path_factory.mktemp("ocr")
-    for name in FILES:
-        shutil.copyfile(EXAMPLE / name, folder / name)
+    folder = copy_examples(tmp_path_factory.mktemp("ocr"), "ocr") / "examples" / "ocr"
     shutil.copytree(ocr_made, folder / "made")
     return folder
 
@@ -81,15 +76,6 @@ def test_the_gallery_shows_the_graph_as_the_command_draws_it(example):
     done = CliRunner().invoke(app, ["explain", str(example / "page.toml"), "--graph", "mermaid"])
     assert done.stdout in gallery.page()
     assert gallery.graphs()["page.mmd"] == done.stdout
-
-
-def edits(a: str, b: str) -> int:
-    row = list(range(len(b) + 1))
-    for i, x in enumerate(a, 1):
-        above, row = row, [i]
-        for j, y in enumerate(b, 1):
-            row.append(min(above[j] + 1, row[-1] + 1, above[j - 1] + (x != y)))
-    return row[-1]
 
 
 def test_the_text_and_the_boxes_are_those_of_rapidocr(pages, results):

@@ -16,18 +16,19 @@ import httpx
 import numpy as np
 import pytest
 from counts import lines_of
-from pages import ROOT, Page, asked, run, serving
+from following import Needs, follow
+from pages import ROOT, Page, asked, copy_examples, run, serving
 
 pytest.importorskip("headrace_serve")
 yaml = pytest.importorskip("yaml")
 
 FOLDER = ROOT / "examples" / "serve"
 README = Page("examples/serve/README.md")
-COMMANDS, PAGE_COMMANDS, JSON_COMMANDS = (
-    Page("examples/serve/README.md", text=part).commands
+THUMBNAILS, *OTHERS = (
+    Page("examples/serve/README.md", text=part)
     for part in re.split("## Whole pages|## Bodies of JSON", README.text)
 )
-OCR = ROOT / "examples" / "ocr"
+PAGE_COMMANDS, JSON_COMMANDS = (part.commands for part in OTHERS)
 
 
 def served(commands, folder):
@@ -45,19 +46,13 @@ def test_the_commands_of_the_page(tmp_path):
     photo = cv2.imencode(".jpg", np.full((480, 640, 3), 90, np.uint8))[1].tobytes()
     (tmp_path / "photo.jpg").write_bytes(photo)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    with served(COMMANDS, ROOT) as address:
-        said = answers(COMMANDS, address, tmp_path)
-    assert len(said) == 3
-    small = cv2.imread(str(tmp_path / "small.jpg"))
-    assert small.shape == (120, 160, 3)
-    assert '"name":"thumbnail"' in said[1]
-    size = (tmp_path / "small.jpg").stat().st_size
-    assert said[2] == f"photo.jpg\t{size} bytes\n" * 2
-
-
-def test_the_folder_is_built_and_shown():
-    shown = run(README.command("headrace models"), ROOT)
-    assert [row.split()[:3] for row in shown.splitlines()[1:]] == [["thumbnail:1", "ready", "cpu"]]
+    prints = {
+        "headrace models": r"\nthumbnail:1 +ready +cpu",
+        "v2/models": '"name":"thumbnail"',
+        "client.py": r"^(photo.jpg\t\d+ bytes\n){2}$",
+    }
+    follow(THUMBNAILS, tmp_path, Needs(prints=prints))
+    assert cv2.imread(str(tmp_path / "small.jpg")).shape == (120, 160, 3)
 
 
 @pytest.mark.skipif(sys.platform == "win32" or not shutil.which("curl"), reason="needs curl")
@@ -102,14 +97,11 @@ def pages(ocr_made, tmp_path_factory):
 
     Letter and label are small pictures here: test_example_ocr_page shows that the larger ones are read.
     """
-    folder = tmp_path_factory.mktemp("pages")
-    left_out = shutil.ignore_patterns("made", "__pycache__")  # where others may write meanwhile
-    shutil.copytree(OCR, folder / "examples" / "ocr", ignore=left_out)
+    folder = copy_examples(tmp_path_factory.mktemp("pages"), "ocr", "serve")
     shutil.copytree(ocr_made, folder / "examples" / "ocr" / "made")
     for name, small in (("letter", "form"), ("label", "scan-motorcycle_left")):
         page = letter(folder).with_name(f"{name}.png")
         shutil.copyfile(page.with_name(f"{small}.png"), page)
-    shutil.copytree(FOLDER, folder / "examples" / "serve")
     with served(PAGE_COMMANDS, folder) as address:
         yield folder, address
 

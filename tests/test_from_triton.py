@@ -9,7 +9,7 @@ from urllib.request import urlopen
 
 import numpy as np
 import pytest
-from pages import Page, run, serving
+from pages import Page, run
 
 from headrace_models import Models
 from headrace_serve import Server
@@ -36,14 +36,6 @@ def asked(folder: Path, port: int) -> str:
 
 def rows(heading: str) -> list[list[str]]:
     return Page("docs/from_triton.md", heading).rows()
-
-
-def test_the_client_gets_the_scores_from_ours(folder, monkeypatch):
-    pytest.importorskip("tritonclient.http")
-    monkeypatch.chdir(folder)
-    with serving(PAGE.command("headrace serve"), folder) as url:
-        assert asked(folder, int(url.rpartition(":")[2])) == ANSWER
-    assert f"{PAGE.command('client.py')}\n{ANSWER}```" in TEXT
 
 
 def test_the_files_that_the_command_writes_serve_the_same(folder, monkeypatch):

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import threading
-from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
-from pages import Page, asked, run_here, run_program, serving
+from onnx_files import save_doubler, save_network
+from pages import Page, serving
 
 import headrace
 
@@ -25,51 +24,6 @@ def part(title: str) -> Page:
 def serving_command(page: Page) -> str:
     """Return the last command that serves, which stands in a sentence."""
     return re.findall(r"`(headrace serve .*?)`", page.text)[-1]
-
-
-def save_network(path: Path, node: str, inputs: list[str], dtype: str, shape: list) -> None:
-    """Save a network of one node, from `x` of the shape to `y` of a row for each row."""
-    onnx = pytest.importorskip("onnx")
-    tensor, kind = onnx.helper.make_tensor_value_info, getattr(onnx.TensorProto, dtype)
-    graph = onnx.helper.make_graph(
-        [onnx.helper.make_node(node, inputs, ["y"])],
-        "network",
-        [tensor("x", kind, ["n", *shape])],
-        [tensor("y", kind, ["n", 3, *(1 for _ in shape[1:])])],
-    )
-    opsets = [onnx.helper.make_opsetid("", 13)]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
-
-
-def save_doubler(path: Path) -> None:
-    """Save a network that doubles rows of three numbers."""
-    save_network(path, "Add", ["x", "x"], "FLOAT", [3])
-
-
-def test_an_onnx_file_is_served_and_its_inputs_and_outputs_are_shown(tmp_path):
-    save_doubler(tmp_path / "net.onnx")
-    page = part("An ONNX file")
-    page.write(tmp_path)
-    with serving(serving_command(page), tmp_path) as url:
-        told = httpx.get(f"{url}/v2/models/net").json()
-        answer = asked(page.command("curl"), url, tmp_path)
-    assert told["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 3]}]
-    assert told["outputs"] == [{"name": "y", "datatype": "FP32", "shape": [-1, 3]}]
-    assert answer == page.block("text").strip()
-    assert json.loads(answer)["outputs"][0]["data"] == (2 * ROWS).ravel().tolist()
-
-
-def test_a_file_is_served_measured_and_run_by_its_name(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    save_doubler(tmp_path / "net.onnx")
-    np.save(tmp_path / "row.npy", ROWS[0])
-    page = Page("docs/files_and_hubs.md")
-    with serving(f"{page.command('serve net.onnx')} --port 0", tmp_path) as url:
-        assert httpx.get(f"{url}/v2/models/net/ready").is_success
-    assert run_here(page.command("headrace run")) == "row.npy\t[2.0, 4.0, 6.0]\n"
-    quick = {"bench": ["--seconds", "0.05", "--warm-up", "0"]}
-    assert "latency" in run_here(page.command("bench"), quick)
 
 
 def test_a_float16_model_takes_a_picture_as_the_page_says(tmp_path):
@@ -103,10 +57,6 @@ def test_a_folder_of_triton_is_served_to_its_clients_beside_its_own_files(tmp_pa
     ):
         answer = triton.infer("color", [rows], model_version="1").as_numpy("y")
     assert answer.tolist() == [[2, 4, 6], [8, 10, 13]]
-
-
-def test_a_function_answers_as_it_is_printed(tmp_path):
-    assert run_program(part("A function").block("python"), tmp_path)
 
 
 @pytest.mark.slow

@@ -1,25 +1,21 @@
-"""docs/operating.md is followed: its files are written, its commands run, its alarms compared with a scrape."""
+"""What docs/operating.md says of services around a pipeline: its files are read as these read them, its alarms compared with a scrape."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
+from importlib.metadata import metadata
 from pathlib import Path
 
-import cv2
-import numpy as np
 import pytest
 import yaml
-from pages import ROOT, Page, run, run_program, shell
+from pages import ROOT, Page
 from prometheus_client.parser import text_string_to_metric_families
 
 from headrace_serve import Server
@@ -28,56 +24,6 @@ pytestmark = pytest.mark.slow
 
 PAGE = Page("docs/operating.md")
 FILES = PAGE.files
-
-
-def free_port():
-    """Return a port that the system gives to nobody who asks for any, as other tests do meanwhile."""
-    for port in range(20_000 + os.getpid() % 10_000, 32_768):
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
-    raise AssertionError("all are taken")
-
-
-def test_the_page_is_followed(tmp_path):
-    port = free_port()
-    PAGE.write(tmp_path, "service.py")
-    (tmp_path / "thumbs.toml").write_text(FILES["thumbs.toml"].replace("9464", str(port)))
-    (tmp_path / "photos").mkdir()
-    for k in range(6):
-        picture = np.full((90, 120, 3), 40 * k, np.uint8)
-        cv2.imwrite(str(tmp_path / "photos" / f"{k}.jpg"), picture)
-    traced = shell(PAGE.command("trace thumbs.toml"), tmp_path)
-    assert traced.returncode == 0, traced.stderr
-    assert "6 requests: 6 ok" in traced.stderr
-    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    process = subprocess.Popen(
-        [sys.executable, *PAGE.command("service.py").split()[1:]],
-        cwd=tmp_path,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stdout.readline() == "serving\n"
-        beside = PAGE.command("bench thumbs.toml")
-        run(beside.replace("--seconds 5", "--seconds 0.05 --warm-up 0"), tmp_path)
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
-            text = answer.read().decode()
-    finally:
-        _, said = process.communicate("", timeout=300)
-    assert process.returncode == 0, said
-    logged = [json.loads(line) for line in said.splitlines()]
-    assert any(f":{port}/metrics" in one["message"] for one in logged)
-    traced = json.loads((tmp_path / "now.json").read_text())["traceEvents"]
-    assert [one["name"] for one in traced if one["ph"] == "X"].count("request") == 6
-    known = {s.name for family in text_string_to_metric_families(text) for s in family.samples}
-    assert set(re.findall(r"headrace_\w+", FILES["alarms.yml"])) <= known
-
-
-def test_a_handler_closes_the_pipeline_as_the_page_says(tmp_path):
-    program = Page("docs/operating.md", "Signals and destructors").block("python")
-    assert run_program(program, tmp_path) == "closed\n"
 
 
 SERVICE = """
@@ -146,6 +92,7 @@ def test_nodes_of_one_name_in_several_models_of_a_server_are_told_apart(text):
     ):
         found = text_string_to_metric_families(answer.read().decode())
         samples = [sample for family in found for sample in family.samples]
+    assert set(re.findall(r"headrace_\w+", FILES["alarms.yml"])) <= {s.name for s in samples}
     one, other = (s.labels for s in samples if s.name == "headrace_requests_waiting")
     apart = {name for name in one if one[name] != other[name]}
     assert one["node"] == other["node"]
@@ -199,3 +146,11 @@ def test_grafana_is_told_of_a_source_that_the_dashboard_takes():
     assert wanted == [source["type"]]
     assert provider["type"] == "file"
     assert Path(provider["options"]["path"]).is_absolute()
+
+
+def test_the_extras_that_it_names_are_there_and_enough():
+    head = PAGE.text.partition("\n## ")[0]
+    installed = set(re.search(r"headrace-observe\[([\w,]+)\]", head)[1].split(","))
+    others = re.search(r"`(\w+)` and `(\w+)` are two more extras", head).groups()
+    assert installed.union(others) == {*metadata("headrace-observe").get_all("Provides-Extra")}
+    assert {"plot", "simulate"} <= installed  # of --plot and of simulate, which follow

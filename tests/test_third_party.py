@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pages
 import pytest
-from pages import ROOT, Page
+from pages import ROOT, Page, copy_examples
 
 FOLDER = ROOT / "examples" / "third_party"
 PLUGINS = {
@@ -49,9 +49,7 @@ def site(tmp_path_factory) -> str:
 @pytest.fixture(scope="module")
 def example(ocr_made, tmp_path_factory) -> Path:
     """A copy of the configuration and of the example it extends, prepared."""
-    folder = tmp_path_factory.mktemp("examples")
-    left_out = shutil.ignore_patterns("made", "__pycache__")  # where others may write meanwhile
-    shutil.copytree(ROOT / "examples" / "ocr", folder / "ocr", ignore=left_out)
+    folder = copy_examples(tmp_path_factory.mktemp("root"), "ocr") / "examples"
     shutil.copytree(ocr_made, folder / "ocr" / "made")
     (folder / "third_party").mkdir()
     shutil.copyfile(FOLDER / "line.toml", folder / "third_party" / "line.toml")

@@ -22,13 +22,15 @@ except ModuleNotFoundError:  # Python 3.10
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["SIDES", "Floor", "Headrace", "Side", "written_models"]
+__all__ = ["BACKENDS", "SIDES", "Floor", "Headrace", "Side", "written_models"]
 
 SIDES = (16, 150_000)
 """Elements of a request: 64 bytes, and 600 kB."""
 
 START_SECONDS = 60.0
-_BACKENDS = Path(__file__).with_name("users_backends.py")
+BACKENDS = Path(__file__).with_name("users_backends.py")
+"""The file of the backends."""
+
 _MODEL_OF_TRITON = '''"""A model as Triton's users write it."""
 
 import triton_python_backend_utils as pb_utils
@@ -53,7 +55,7 @@ def written_models(folder: Path) -> list[str]:
     version.mkdir(parents=True)
     (version / "model.py").write_text(_MODEL_OF_TRITON, encoding="utf-8")
     (version.parent / "config.pbtxt").write_text(_CONFIG_OF_TRITON, encoding="utf-8")
-    imports = f"import = [{json.dumps(str(_BACKENDS))}]"
+    imports = f"import = [{json.dumps(str(BACKENDS))}]"
     rows = []
     for n in SIDES:
         port = f'{{ datatype = "FP32", shape = [-1, {n}]'
@@ -125,12 +127,17 @@ def _cpu_seconds(pid: int) -> float:
 
 
 class Floor(Side):
-    """The bare servers under headrace-serve."""
+    """The bare servers under headrace-serve.
 
-    def __init__(self, cores: Sequence[int] | None = None) -> None:
+    Args:
+        cores: Those that it may use. None: all.
+        module: The program, in this folder.
+    """
+
+    def __init__(self, cores: Sequence[int] | None = None, module: str = "floor") -> None:
         self.port, self.grpc_port = _free_port(), _free_port()
         ports = [str(self.port), str(self.grpc_port)]
-        super().__init__(["-m", "benchmarks.serve.floor", *ports], cores)
+        super().__init__(["-m", f"benchmarks.serve.{module}", *ports], cores)
         until = time.perf_counter() + START_SECONDS
         for port in (self.port, self.grpc_port):
             while True:
@@ -139,7 +146,7 @@ class Floor(Side):
                     break
                 except OSError:
                     if self.process.poll() is not None or time.perf_counter() > until:
-                        raise SystemExit("the floor does not start") from None
+                        raise SystemExit(f"{module} does not start") from None
                     time.sleep(0.05)
 
 

@@ -1,4 +1,4 @@
-"""The commands of the README and of the page about models are run. Their programs run in tests/test_documents.py."""
+"""The tables of the README and of the page about models are true."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 import sys
 
 import pytest
-from pages import Page, run_here
+from pages import Page
 
 from headrace_models import Exchange
 
@@ -20,20 +20,6 @@ pytestmark = pytest.mark.first(
 )
 
 README = Page("libs/models/README.md")
-ELSEWHERE = {
-    "pip install headrace-models": "the wheels are built and installed by the tests of packaging",
-    "headrace models served --watch": "test_models_command, which ends it",
-}
-
-
-def test_every_command_is_run(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "served").mkdir()
-    (tmp_path / "served" / "detect.toml").write_text('backend = "Identity"\n')
-    commands = {*README.commands, *Page("docs/models.md").commands}
-    assert set(ELSEWHERE) < commands
-    for command in commands - {*ELSEWHERE}:
-        run_here(command)
 
 
 def test_the_table_of_who_came_and_went_is_what_its_program_prints(capsys):

@@ -1,4 +1,4 @@
-"""What holds for all backends of this plugin: light import, wrong input, threads, documents."""
+"""What holds for all backends of this plugin: wrong input, threads."""
 
 import ctypes
 import os
@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cv_helpers import refused
-from pages import programs, run_program
 from pydantic import ValidationError
 
 import headrace
@@ -494,12 +493,6 @@ def test_a_wrong_word_about_the_allocator_is_a_clear_error():
     done = python(START, HEADRACE_CV_KEEP_MEMORY="yes")
     assert done.returncode == 1
     assert "SetupError: HEADRACE_CV_KEEP_MEMORY='yes' is neither 0 nor 1" in done.stderr
-
-
-@pytest.mark.first("decode, resize and crop pictures: as the README shows it")
-@pytest.mark.parametrize("program", programs("plugins/cv/README.md"))
-def test_the_programs_of_the_readme_print_what_stands_beside(program, tmp_path):
-    assert run_program(program, tmp_path)
 
 
 class Detector(headrace.Backend):

@@ -166,6 +166,28 @@ def test_a_lazy_model_is_built_by_its_first_request(serving, owner):
     assert Says.living == 0
 
 
+def test_a_reload_that_changes_what_the_server_takes_builds_nothing(serving):
+    given = {n: {"config": saying(n), "preload": n != "late"} for n in ("m", "n", "late")}
+    server = serving(given)
+    assert (said(server), said(server, "n")) == ("m", "n")
+    server.reload({**given, "m": {**given["m"], "max_body_bytes": 2}})
+    assert Says.built == 2
+    url = f"{server.url}/run/m"
+    assert [httpx.post(url, content=b"x" * n).status_code for n in (2, 3)] == [200, 413]
+    assert said(server, "n") == "n"
+    stats = {n: httpx.get(f"{server.url}/v2/models/{n}/stats").json() for n in "mn"}
+    counts = {n: one["model_stats"][0]["inference_stats"]["success"] for n, one in stats.items()}
+    assert {n: one["count"] for n, one in counts.items()} == {"m": 2, "n": 2}
+    server.reload({"m": given["m"], "late": given["late"]})
+    assert index(server).keys() == {("m", "1"), ("late", "1")}
+    assert httpx.post(url, content=b"xxx").status_code == 200
+    assert Says.built == 2
+    assert said(server, "late") == "late"
+    server.reload()
+    assert said(server, "late") == "late"
+    assert Says.built == 3
+
+
 def test_metadata_build_a_lazy_model_too(serving):
     late = {"config": saying("one"), "preload": False}
     server = serving({"m": late, "n": late, "k": late}, grpc_port=0, apis=["openai"])

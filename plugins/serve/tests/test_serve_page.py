@@ -1,4 +1,4 @@
-"""The commands of the page, as somebody would follow it."""
+"""The keys of the README, over TLS. tests/test_followed_pages.py runs its other commands."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 
 import httpx
 import pytest
-from pages import Page, asked, run, serving
+from pages import Page, run, serving
 
 PAGE = Page("plugins/serve/README.md")
 
@@ -17,22 +17,6 @@ pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="a shell and signals of POSIX"),
     pytest.mark.first("serve over HTTP and gRPC, with models by name: the commands of the README"),
 ]
-
-
-@pytest.mark.skipif(not shutil.which("curl"), reason="needs curl")
-def test_the_first_commands(tmp_path):
-    PAGE.write(tmp_path, "size.toml")
-    (tmp_path / "photo.jpg").write_bytes(bytes(48213))
-    with serving(PAGE.command("serve size="), tmp_path) as url:
-        printed = asked(PAGE.command("curl --data-binary"), url, tmp_path)
-    assert f"`{printed}`" in PAGE.text
-
-
-@pytest.mark.skipif(not shutil.which("curl"), reason="needs curl")
-def test_the_parts_of_an_answer(tmp_path):
-    PAGE.write(tmp_path, "words.py", "words.toml")
-    with serving(PAGE.command("serve words.toml"), tmp_path) as url:
-        assert asked(PAGE.command("curl -N"), url, tmp_path) == PAGE.block("text")
 
 
 @pytest.mark.skipif(not shutil.which("sha256sum"), reason="needs sha256sum")
@@ -61,16 +45,3 @@ def test_securing_it(tmp_path, certificates):
             assert client.post("/run/page", content=b"x", headers=headers).status_code == status
         assert client.get("/v2", headers={"X-API-Key": key}).status_code == 403  # infer alone
         assert client.get("/v2/health/ready").status_code == 200
-
-
-def test_the_live_page(tmp_path):
-    PAGE.write(tmp_path, "size.toml")
-    (tmp_path / "pictures").mkdir()
-    (tmp_path / "pictures" / "photo.jpg").write_bytes(bytes(100))
-    offered = []
-    for command in [ui for ui in PAGE.commands if ui.startswith("headrace ui")]:
-        with serving(f"{command} --port 0", tmp_path) as url:
-            assert httpx.get(f"{url}/ui").status_code == 200
-            examples = httpx.get(f"{url}/ui/models.json").json()["examples"]
-            offered.append([example["name"] for example in examples])
-    assert offered == [[], ["photo.jpg"]]

@@ -108,7 +108,7 @@ def test_a_request_that_is_given_up_while_it_runs_counts_as_run(monkeypatch, log
         raise error
 
     monkeypatch.setattr(service, "infer", late)
-    model = SimpleNamespace(timed=True, limits={}, counts=Counts())
+    model = SimpleNamespace(timed=True, limits={}, pipe=None, counts=Counts())
     line = AccessLine("POST /run/{model}", 0.0)
     front = service.Service(Catalogue([]))
     with pytest.raises(DeadlineExceededError):

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from pages import copy_examples
 
 import headrace
 
@@ -24,9 +24,7 @@ def root(tmp_path_factory, run_here) -> Path:
     """A folder with a copy of the example, prepared, at its place in the repository."""
     pytest.importorskip("sklearn", reason="the digits are in scikit-learn")
     pytest.importorskip("cv2")
-    folder = tmp_path_factory.mktemp("root")
-    ignore = shutil.ignore_patterns("made", "__pycache__")
-    shutil.copytree(EXAMPLE, folder / "examples" / "classify", ignore=ignore)
+    folder = copy_examples(tmp_path_factory.mktemp("root"), "classify")
     assert "in torch" in run_here("examples/classify/prepare_torch.py", cwd=folder)
     return folder
 

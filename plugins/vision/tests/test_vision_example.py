@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import re
-import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import av
 import cv2
 import numpy as np
 import pytest
-from pages import Page, run
+from pages import Page, copy_examples, run
 
 FOLDER = Path(__file__).resolve().parents[3] / "examples" / "video"
 NEEDED = ("onnx", "trackers", "headrace_cv", "headrace_ort")
@@ -25,17 +24,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def example(tmp_path_factory):
-    root = tmp_path_factory.mktemp("root")
-    folder = root / "examples" / "video"
-    folder.mkdir(parents=True)
-    for name in (
-        "prepare.py", "evaluate.py", "video.toml", "plates.toml", "tiles.toml", "vectors.toml"
-    ):  # fmt: skip
-        shutil.copyfile(FOLDER / name, folder / name)
-    shutil.copytree(
-        FOLDER.parent / "ocr", root / "examples" / "ocr", ignore=shutil.ignore_patterns("made")
-    )
-    return root
+    return copy_examples(tmp_path_factory.mktemp("root"), "video", "ocr")
 
 
 COMMANDS = [line for line in Page("examples/video/README.md").commands if "pip" not in line]

@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 
     from headrace import Pipeline
     from headrace_models.changes import State
-    from headrace_models.exchange.comparison import Trial
     from headrace_models.exchange.options import Exchange
-    from headrace_models.memory.holding import Holding
     from headrace_models.sources import Source
 
 __all__ = ["Model", "ModelRules"]
@@ -80,7 +78,9 @@ class Model:
             guard=self._guard,
             operation=self._operation,
             check_open=self._check_open,
-            conclude=self._conclude,
+            tell=self._tell,
+            switch=self._switch,
+            leave=self._drained_aside,
         )
 
     def add(self, number: str, source: Source, *, on_demand: bool) -> Version:
@@ -147,14 +147,6 @@ class Model:
             known = [f"{self.name}:{key}" for key in self.versions]
             raise UnknownModelError(f"{self.name}:{number}", known)
         return self.versions[number]
-
-    def holding_at(self, place: Place) -> Holding:
-        """Return what the version of a place takes, or the one that is built to replace it, if it has left before."""
-        holding, coming = place.version.holding, self.coming
-        replaced = None if coming is None else coming.holding.replaces
-        if coming is None or replaced is None or place.version.pipe is not None:
-            return holding
-        return coming.holding if replaced.title == holding.title else holding
 
     def load(self, number: str | None = None, *, read: bool = True) -> None:
         """Build all versions without a pipeline, or only the given version. Read their configurations again if ``read``.
@@ -250,7 +242,7 @@ class Model:
                 if exchange is None or old.pipe is None or old.holding.leaving:
                     self._switch(old, new, keep=not stays)
                 else:
-                    self.exchanging.start(exchange, old, new, keep=not stays, tell=self._tell)
+                    self.exchanging.start(exchange, old, new, keep=not stays)
             return new.number
 
     @contextlib.contextmanager
@@ -267,8 +259,7 @@ class Model:
         The old version may leave for another model until the new one has room, and stays then until the end of the block.
 
         Args:
-            new: The version.
-            old: The version in whose place it will be.
+            new, old: The version, and the one in whose place it will be.
             same: Whether its configuration must be the old one's, apart from the device.
             exchange: How the new one proves itself.
         """
@@ -333,22 +324,6 @@ class Model:
             self.places.pop(gone.number, None)
         del self.previous[:-_KEPT]
         old.on_demand = False
-
-    def _conclude(self, trial: Trial) -> None:
-        """Let the version leave that the outcome of an exchange is against."""
-        old, new = trial.old, trial.new
-        if trial.is_for_new:
-            new.reason = ""
-            self._switch(old, new, keep=trial.keep, reason=trial.summary())
-        else:
-            old.reason = f"not updated: {trial.summary()}"
-            old.seen = {**old.seen, **new.seen}
-            self._tell(old, old.state, pipeline=old.pipe)
-            self._drained_aside(new, old.reason)
-
-    def same(self, number: str | None, config: Any) -> str:
-        """Return the number of the version of this configuration that serves, or is compared; see `Phase.same`."""
-        return self.exchanging.same(self.chosen(number), config)
 
     def rollback(self) -> str:
         """Build the previous version again, let it take the place of the present one. Return its number.

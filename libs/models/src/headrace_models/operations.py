@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from headrace_models.memory.holding import Holding
     from headrace_models.model import ModelRules
     from headrace_models.sources import Entries
-    from headrace_models.version import Version
+    from headrace_models.version import Place, Version
 
     Config = str | PathLike[str] | Mapping[str, Any] | PipelineConfig
     Others = bool | Collection[str]
@@ -223,7 +223,7 @@ class Operations(Requests):
         if config is not None:
             read_entries({split(name)[0]: config})
         model, number = self._model(name), split(name)[1]
-        if exchange is not None and (same := model.same(number, config)):
+        if exchange is not None and (same := model.exchanging.same(model.chosen(number), config)):
             return same
         return model.update(number, config, exchange=exchange)
 
@@ -537,8 +537,17 @@ def _called(name: str, models: Mapping[str, Model], shares: Mapping[str, Shares]
         short, number = split(title)
         model = models.get(short)
         place = model and (model.place if number is None else model.places.get(number))
-        holdings += [model.holding_at(place)] if model and place else []
+        holdings += [_holding_at(model, place)] if model and place else []
     return holdings
+
+
+def _holding_at(model: Model, place: Place) -> Holding:
+    """Return what the version of a place takes, or the one that is built to replace it, if it has left before."""
+    holding, coming = place.version.holding, model.coming
+    replaced = None if coming is None else coming.holding.replaces
+    if coming is None or replaced is None or place.version.pipe is not None:
+        return holding
+    return coming.holding if replaced.title == holding.title else holding
 
 
 def _stays(name: str, keep_others: Others) -> bool:

@@ -23,15 +23,15 @@ def is_unchanged(present: Model, read: Model, fits: Callable[[Version], bool]) -
     """
     versions = present.versions
     return versions.keys() == read.versions.keys() and all(
-        _is_as(own, read.versions[number], fits) for number, own in [*versions.items()]
+        _is_as(version, read.versions[number], fits) for number, version in [*versions.items()]
     )
 
 
-def _is_as(own: Version, read: Version, fits: Callable[[Version], bool]) -> bool:
-    said = (own.source, own.written, own.config) == (read.source, read.written, read.config)
-    if not (said and own.serves):
+def _is_as(present: Version, read: Version, fits: Callable[[Version], bool]) -> bool:
+    configuration = (present.source, present.written, present.config)
+    if configuration != (read.source, read.written, read.config) or not present.serves:
         return False
-    if own.pipe is None:  # a request reads its files when it builds it
+    if present.pipe is None:  # a request reads its files when it builds it
         return read.on_demand or not fits(read)
     # One whose update has failed, which its reason says, is tried again.
-    return own.seen == read.seen and not own.reason
+    return present.seen == read.seen and not present.reason

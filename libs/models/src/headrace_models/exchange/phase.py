@@ -49,7 +49,9 @@ class Phase:
         guard: AbstractContextManager[object],
         operation: Callable[..., AbstractContextManager[None]],
         check_open: Callable[[], None],
-        conclude: Callable[[Trial], None],
+        tell: Callable[..., None],
+        switch: Callable[..., None],
+        leave: Callable[[Version, str], object],
     ) -> None:
         """Begin with no exchange.
 
@@ -59,11 +61,14 @@ class Phase:
             guard: Held while versions change.
             operation: Runs one operation at a time; see `headrace_models.model.Model`.
             check_open: Raises if the model serves no more.
-            conclude: Called with what has an outcome: lets the version leave that the outcome is against.
+            tell: Called as ``tell(version, state, ...)``: tells the listeners of the model.
+            switch: Called as ``switch(old, new, keep=..., reason=...)``: lets the new one take the place of the old one.
+            leave: Called with a version and the reason: gives no more leases of it, and closes it once they have ended.
         """
         self._name, self._rules = name, rules
         self._guard, self._operation = guard, operation
-        self._check_open, self._conclude = check_open, conclude
+        self._check_open, self._tell = check_open, tell
+        self._switch, self._leave = switch, leave
         self._trial: Trial | None = None
         self._last: dict[str, Any] | None = None
 
@@ -100,11 +105,10 @@ class Phase:
         new: Version,
         *,
         keep: bool,
-        tell: Callable[..., None],
     ) -> None:
         """Let a new version run requests beside the old one, until one of them leaves.
 
-        Whoever is told of the pipeline of the old one, by ``tell(old, "ready", pipeline=...)``, has it before `status` shows the exchange.
+        Whoever is told of the pipeline of the old one, by ``tell``, has it before `status` shows the exchange.
         """
         with self._guard:
             self._check_open()
@@ -115,7 +119,7 @@ class Phase:
             new.state, new.reason = "loading", f"compared with version {old.number}"
             for version in (old, new):
                 version.holding.prepared.add(trial)
-        tell(old, "ready", pipeline=old.pipe)
+        self._tell(old, "ready", pipeline=old.pipe)
         trial.start()
 
     def _end_by_itself(self, trial: Trial) -> None:
@@ -145,7 +149,15 @@ class Phase:
     def _end(self, trial: Trial) -> None:
         """Let the version leave that the outcome is against."""
         self._restore(trial)
-        self._conclude(trial)
+        old, new = trial.old, trial.new
+        if trial.is_for_new:
+            new.reason = ""
+            self._switch(old, new, keep=trial.keep, reason=trial.summary())
+        else:
+            old.reason = f"not updated: {trial.summary()}"
+            old.seen = {**old.seen, **new.seen}
+            self._tell(old, old.state, pipeline=old.pipe)
+            self._leave(new, old.reason)
         if self._rules.memory is not None:
             self._rules.memory.wake()
 

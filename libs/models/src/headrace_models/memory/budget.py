@@ -9,7 +9,6 @@ import os
 import threading
 import time
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.errors import (
@@ -21,7 +20,7 @@ from headrace.errors import (
     is_out_of_memory,
 )
 from headrace_models.errors import OutOfMemoryError
-from headrace_models.memory.devices import device_bytes
+from headrace_models.memory.devices import used_bytes
 from headrace_models.memory.holding import Holding
 from headrace_models.memory.sizes import key_of, read_sizes, write_sizes
 from headrace_models.sources import files_of
@@ -96,7 +95,7 @@ class Memory:
         if not (isinstance(min_stay_s, (int, float)) and min_stay_s >= 0):
             text = f"min_stay_s of the memory is {min_stay_s!r}, which is no number of seconds"
             raise ConfigError(Problem("models", text))
-        self._min_stay_s, self._measure, self._clock = min_stay_s, measure or _used_bytes, clock
+        self._min_stay_s, self._measure, self._clock = min_stay_s, measure or used_bytes, clock
         self._changed = threading.Condition()
         self._held: list[Holding] = []
         self._line: list[Holding] = []
@@ -390,13 +389,13 @@ class Memory:
             return False
         missing = [(each, self._missing(each)) for each in ahead]
         return all(lacks and not self._victims(lacks, each) for each, lacks in missing) and not any(
-            held.leaving for held in self._held
+            each.leaving for each in self._held
         )
 
     def _victims(self, devices: Collection[str], *coming: Holding) -> list[Holding]:
         """Return those that must leave now for some devices to have room, none if they would not be enough."""
         bound, victims = self._bound(coming), []
-        stay = [*coming, *(held for held in self._held if held in bound or not held.leaving)]
+        stay = [*coming, *(each for each in self._held if each in bound or not each.leaving)]
 
         def lacking() -> set[str]:
             used = _sum(self._sets(stay))
@@ -409,18 +408,18 @@ class Memory:
         if lacking():
             return []
         # What those call that have yet to drain leaves after them: their requests would bring it back.
-        drain = [held for held in victims if held.is_busy()]
-        drain += [held for held in self._held if held.leaving]
-        needed = {each for held in drain for each in self._sets([held]) if each is not held}
+        drain = [each for each in victims if each.is_busy()]
+        drain += [each for each in self._held if each.leaving]
+        needed = {called for each in drain for called in self._sets([each]) if called is not each}
         return [holding for holding in victims if holding not in {*self._sets(stay), *needed}]
 
     def _bound(self, coming: Collection[Holding]) -> list[Holding]:
         """Return those that cannot leave before others have come: what these replace, and of calls whose requests wait for room."""
         replaced = [each.replaces for each in coming if each.replaces]
-        bound = [held for held in replaced if not held.leaving]
+        bound = [each for each in replaced if not each.leaving]
         if any(each.caller for each in coming):
             callers = {each.caller for each in self._line if each.caller}
-            bound += [held for held in self._held if callers & {*self._sets([held])}]
+            bound += [each for each in self._held if callers & {*self._sets([each])}]
         return bound
 
     def _missing(self, holding: Holding) -> dict[str, int]:
@@ -432,10 +431,10 @@ class Memory:
     def _by_use(self) -> list[Holding]:
         """Return those that may leave now: idle ones first, of these the least recently used."""
         now, stay_s = self._clock(), self._min_stay_s
-        built = {held.replaces for held in self._held}  # they stay until the new ones are built
-        may = [held for held in self._held if not (held.stays or held.leaving or held in built)]
-        may = [held for held in may if held.since is not None and held.since + stay_s <= now]
-        return sorted(may, key=lambda held: (held.is_busy(), held.last_use()))
+        built = {each.replaces for each in self._held}  # they stay until the new ones are built
+        may = [each for each in self._held if not (each.stays or each.leaving or each in built)]
+        may = [each for each in may if each.since is not None and each.since + stay_s <= now]
+        return sorted(may, key=lambda each: (each.is_busy(), each.last_use()))
 
     def check_room(self, *coming: Holding) -> None:
         """Refuse versions for which there is no room side by side, beside those that stay and that they replace.
@@ -445,10 +444,9 @@ class Memory:
         """
         with self._changed:
             bound = self._bound(coming)
-            fixed = self._sets([held for held in self._held if held.stays or held in bound])
-            kept = [held for held in self._held if held.keep or held.is_lent]
-            kept = self._sets([*kept, *coming])
-            passes = not [*self._excess("what is kept", kept)]
+            fixed = self._sets([each for each in self._held if each.stays or each in bound])
+            lasting = [each for each in self._held if each.keep or each.is_lent]
+            passes = not [*self._excess("what stays", self._sets([*lasting, *coming]))]
             for holding in coming:
                 used, then = _sum(fixed), self._sets([*fixed, holding])
                 for device, total in _sum(then).items():
@@ -581,27 +579,3 @@ def read_bytes(text: str, name: str) -> int:
 
 def _sum(holdings: Iterable[Holding]) -> Counter[str]:
     return sum((Counter(holding.sizes_bytes) for holding in holdings), Counter[str]())
-
-
-def _used_bytes(device: str) -> int | None:
-    """Return the bytes that this process and all its children have on a device. None if nothing tells.
-
-    On the host they are the resident bytes, which Linux tells.
-
-    Source:
-        ``/proc/[pid]/stat`` in proc(5).
-    """
-    pages: dict[int, int] = {}
-    parents: dict[int, int] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it has ended meanwhile
-            fields = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-            pid = int(stat.parent.name)
-            parents[pid], pages[pid] = int(fields[1]), int(fields[21])
-    ours, before = {os.getpid()} & {*pages}, 0
-    while len(ours) > before:
-        before = len(ours)
-        ours |= {pid for pid, parent in parents.items() if parent in ours}
-    if device != "host":
-        return device_bytes(device, ours or {os.getpid()})
-    return sum(pages[pid] for pid in ours) * os.sysconf("SC_PAGE_SIZE") if ours else None

@@ -17,7 +17,9 @@ from headrace_serve.errors import (
 )
 from headrace_serve.grpc.context import STATUSES, CallError, Method
 from headrace_serve.grpc.messages import message
+from headrace_serve.grpc.pricing import SMALL_BYTES, price_of
 from headrace_serve.monitoring.access_log import AccessLine, request_id_of
+from headrace_serve.threads import MANY, call_by_size
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -66,12 +68,14 @@ class Calls:
             line = self.line(name, context)
             request: Any = None
             data: bytes | None = None
+            price = 0
             try:
                 self.authenticate(context, right)
                 if first is not None:
                     first()
                 data = await context.read()
                 line.received(len(data or b""))
+                price = 0 if data is None else await self.price(data)
                 request = parsed(read, data)
                 line.key = self.check_key(context, right, request)
                 answered = await answer(request, context, line)
@@ -85,7 +89,7 @@ class Calls:
             except Exception as error:  # noqa: BLE001 - every error is an answer
                 raise self.failed(error, request, line) from None
             finally:
-                self.release(data)
+                self.release(data, price)
             line.answered("OK")
             line.sent_bytes = len(answered)
             self.end(line, request)
@@ -102,9 +106,25 @@ class Calls:
             context.trailing = ((_REQUEST_ID, identifier),)
         return line
 
-    def release(self, data: bytes | None) -> None:
-        """Give back the bytes of a message that was read."""
-        self._service.release(len(data or b""))
+    async def price(self, data: bytes) -> int:
+        """Count the bytes that a message becomes, beside its own, before it is parsed. `release` gives them back.
+
+        Raises:
+            BodyTooLargeError: It becomes more than a body of JSON may.
+            InputError: It has too many fields.
+            OverloadedError: There is no room for it.
+        """
+        if len(data) <= SMALL_BYTES:
+            return 0
+        most = self._service.limits.max_json_bytes
+        price = price_of(data, most, MANY)
+        if price is None:
+            price = await call_by_size(MANY + 1, price_of, data, most, None) or 0
+        return self._service.hold(0, price)
+
+    def release(self, data: bytes | None, price: int = 0) -> None:
+        """Give back the bytes of a message that was read, and those that it became."""
+        self._service.release(len(data or b"") + price)
 
     def authenticate(self, context: Context, right: Right | None) -> None:
         """Ask the gate, and check that a call has a key, before any message of it is read.

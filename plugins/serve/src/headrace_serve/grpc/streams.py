@@ -163,17 +163,18 @@ class _Stream:
         line.peer = self._context.peer
         line.received(len(data))
         request: Any = None
-        response = b""
+        response, price = b"", 0
         in_parts = False
         try:
             self._service.check_unsent()
+            price = await self._calls.price(data)
             request = parsed(partial(_read, error), data)
             line.key = self._calls.check_key(self._context, "infer", request)
             model = await self._model_of(request, line)
             in_parts = model.decoupled
             if in_parts:
                 task = self._begin(self._answer_in_parts(request, line))
-                task.add_done_callback(lambda _: self._calls.release(data))
+                task.add_done_callback(lambda _: self._calls.release(data, price))
                 self._in_parts.add(task)
                 task.add_done_callback(self._in_parts.discard)
                 return b""
@@ -184,7 +185,7 @@ class _Stream:
             response = self._failed(raised, request, line)
         finally:
             if not in_parts:
-                self._calls.release(data)
+                self._calls.release(data, price)
                 line.sent_bytes = len(response)
                 self._count_unsent(len(response))
                 self._ended(line, request)

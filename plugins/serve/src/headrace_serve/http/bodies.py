@@ -7,9 +7,9 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from headrace_serve.admission.codings import codings_of, unpack
 from headrace_serve.client_input import loads
 from headrace_serve.errors import BodyTooLargeError, DisconnectedError, UnsupportedError
-from headrace_serve.http.codings import codings_of, unpack
 from headrace_serve.inference.parameters import TRACED
 from headrace_serve.monitoring.access_log import AccessLine
 from headrace_serve.threads import MANY, Pool, call_by_size

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.errors import HeadraceError
 from headrace_formats.page import guarded
+from headrace_serve.admission.codings import pack
 from headrace_serve.errors import (
     DisconnectedError,
     Refusal,
@@ -17,7 +18,6 @@ from headrace_serve.errors import (
     refusal,
 )
 from headrace_serve.http.bodies import ELEMENT_BYTES, Incoming
-from headrace_serve.http.codings import pack
 from headrace_serve.http.replies import Reply, head_of
 from headrace_serve.monitoring.access_log import logger as access_log
 from headrace_serve.monitoring.access_log import request_id_of

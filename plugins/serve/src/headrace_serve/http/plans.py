@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace_formats import joined_headers
-from headrace_serve.http.codings import coding_for
+from headrace_serve.admission.codings import coding_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -18,6 +18,7 @@ from headrace_serve.http.plans import LONGEST_HEAD
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable
 
     from headrace_serve.http.plans import Head, Plan, Plans
     from headrace_serve.service import Service
@@ -28,6 +29,9 @@ logger = logging.getLogger("headrace.serve")
 
 _TRAILERS: Any = deque(maxlen=0)
 """Drops the headers behind a body, which nobody reads."""
+
+_OF_HTTP2 = b"PRI * HTTP/2"
+"""How a client begins that speaks HTTP/2 at once (RFC 9113, 3.4)."""
 
 _MOST_PIPELINED = 64
 """So many requests wait behind the one that is answered, with so few bytes of bodies that reading does not pause."""
@@ -42,15 +46,23 @@ _REFUSED_S = 1.0
 """Seconds for a client to send the request that is refused, and again to read the answer and close."""
 
 
-def protocol_class(service: Service, plans: Plans) -> type[HttpToolsProtocol]:
+def protocol_class(
+    service: Service, plans: Plans, http2: Callable[[], asyncio.Protocol] | None
+) -> type[HttpToolsProtocol]:
     """Return the class of connections with these plans.
 
     They count the requests that they refuse themselves, and the bytes of answers that wait for their clients.
+
+    Args:
+        service: What is served.
+        plans: What known heads mean.
+        http2: Gives the protocol of a client that begins with the preface of HTTP/2. None: such clients are refused.
     """
 
     class Protocol(_LimitedProtocol):
         _refused: ClassVar[set[_LimitedProtocol]] = set()
         _plans = plans
+        _http2 = staticmethod(http2) if http2 is not None else None
         _longest_head = min(LONGEST_HEAD, service.limits.max_header_bytes)
 
     Protocol.service = service
@@ -73,6 +85,7 @@ class _LimitedProtocol(HttpToolsProtocol):
     _refused: ClassVar[set[_LimitedProtocol]]
     service: Service
     _plans: Plans
+    _http2: Callable[[], asyncio.Protocol] | None
     _longest_head: int
     _unsent = _unsent_parts = 0
     _left = 0
@@ -201,7 +214,7 @@ class _LimitedProtocol(HttpToolsProtocol):
 
         A head that is there whole is looked up. One that is not known, and a body in chunks, are parsed.
         """
-        while data and not self._ignores:
+        while data and not self._ignores and not self._speaks_http2(data):
             if self._left:
                 piece, data = data[: self._left], data[self._left :]
                 self._left -= len(piece)
@@ -231,6 +244,20 @@ class _LimitedProtocol(HttpToolsProtocol):
         if self._next is not None:
             cycle, self._next = self._next, None
             self._start(cycle)
+
+    def _speaks_http2(self, data: bytes) -> bool:
+        """Leave the connection to another protocol if its first bytes say so. Return whether they do."""
+        is_first = self.cycle is None and not self._incomplete
+        if not is_first or self._http2 is None or not data.startswith(_OF_HTTP2):
+            return False
+        self.deadlines.stop()
+        self.connections.discard(self)
+        self._refused.discard(self)
+        other = self._http2()
+        self.transport.set_protocol(other)
+        other.connection_made(self.transport)
+        other.data_received(data)
+        return True
 
     def _begin_known(self, head: Head, data: bytes, place: int) -> int:
         """Begin a request whose head was seen before. Return how many bytes of its body, from a place on, are there."""

@@ -9,8 +9,8 @@ import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from headrace_formats.page import guarded
+from headrace_serve.admission.codings import WINDOWS
 from headrace_serve.errors import CodingError, error_json
-from headrace_serve.http.codings import WINDOWS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import socket
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -39,7 +36,7 @@ _QUIET_S = 0.1
 """The gRPC server stops once no call has begun for this many seconds."""
 
 _GRACE_S = 2.0
-"""Seconds for gRPC calls to get their answers when the server ends them because it closes, and to take these."""
+"""Seconds for calls to get their answers when the server ends them because it closes, and to take these."""
 
 
 async def end_connections(state: ServerState, timeout: float) -> None:
@@ -81,21 +78,19 @@ async def _take_last_requests(connections: Sequence[Any]) -> None:
         await asyncio.wait(fresh, timeout=_FIRST_S)
 
 
-async def stop_grpc(server: Any, port: int | None, service: Service, timeout: float) -> None:
-    """Wait for the calls that run, end the connections, and stop the gRPC server.
+async def stop_grpc(side: Any, service: Service, timeout: float) -> None:
+    """Wait for the calls that run, end the connections, and serve gRPC no more.
 
-    gRPC resets a call that arrives after the stop as if the client had cancelled it, and clients never try such a call
-    again. So before the stop `Service` refuses new calls while earlier calls run, and then until no call has begun for
-    `_QUIET_S` seconds (at most `_RECENT_S`). Clients that still go on calling see the end of their connection, which
-    is UNAVAILABLE as well.
+    A call that comes after the end of its connection fails without a reason. So before that `Service` refuses new calls
+    while earlier calls run, and then until no call has begun for `_QUIET_S` seconds (at most `_RECENT_S`). Clients that
+    still go on calling hear that they are to leave, and find nobody who listens, which is UNAVAILABLE as well.
 
     Args:
-        server: The server of ``grpc.aio``. None: gRPC is not served.
-        port: Its port.
+        side: The calls of the server, `headrace_serve.operating.grpc_port.GrpcSide`.
         service: Counts the running calls, the time at which the last one began, and the answers that clients have not taken.
         timeout: Seconds for the calls to end.
     """
-    if server is None:
+    if not side.is_used:
         return
     counters = service.counters
     with contextlib.suppress(asyncio.TimeoutError):
@@ -107,23 +102,4 @@ async def stop_grpc(server: Any, port: int | None, service: Service, timeout: fl
         await asyncio.sleep(_QUIET_S)
     while service.unsent_bytes and time.monotonic() < ends + _GRACE_S:
         await asyncio.sleep(_QUIET_S)
-    _end_sockets(port)
-    await server.stop(_GRACE_S)
-
-
-def _end_sockets(port: int | None) -> None:
-    """End all connections of a port, and let it listen no more. gRPC keeps these sockets to itself; not on Windows."""
-    opened = Path("/dev/fd")
-    with socket.socket() as unused:
-        for number in [int(entry.name) for entry in opened.iterdir()] if opened.is_dir() else ():
-            with contextlib.suppress(OSError):  # it is no socket, or is closed
-                opened_socket = socket.socket(fileno=number)
-                try:
-                    if opened_socket.getsockname()[1:2] != (port,):
-                        continue
-                    if opened_socket.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                        os.dup2(unused.fileno(), number, inheritable=False)
-                    else:
-                        opened_socket.shutdown(socket.SHUT_RDWR)
-                finally:
-                    opened_socket.detach()
+    await side.end(_GRACE_S)

@@ -1,4 +1,4 @@
-"""A port of HTTP: that of the clients, or one for health, metrics and the repository with connections of its own."""
+"""Ports: that of the clients of HTTP, one for health, metrics and the repository, and that of gRPC."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ from headrace_serve.operating.listening import BACKLOG
 if TYPE_CHECKING:
     import socket
     import ssl
+    from collections.abc import Callable, Collection
 
     from uvicorn.server import ServerState
 
+    from headrace_serve.admission.limits import Limits
     from headrace_serve.service import Service
 
-__all__ = ["HttpPort"]
+__all__ = ["HttpPort", "Port"]
 
 logger = logging.getLogger("headrace.serve")
 
@@ -38,32 +40,23 @@ _LAST_S = 1.0
 """Seconds for the clients that the system has accepted to shake hands, once no others are accepted."""
 
 
-class HttpPort:
+class Port:
     """Accepts connections on one socket, which it closes. Used by one event loop.
 
-    It accepts them itself, because connections count before their handshake of TLS, which costs the most.
-
-    Attributes:
-        state: Has the open connections, and the tasks of their requests.
+    It accepts them itself, because connections count before their handshake of TLS, which costs the most. Subclasses
+    give `connection`, and say what `is_crowded`.
 
     Args:
         listener: The socket, which listens and does not block.
-        service: The service that answers.
-        state: See the attribute.
-        admin: Whether it answers those who operate the server alone.
+        limits: The bounds of connections.
+        connections: The open connections.
     """
 
     def __init__(
-        self, listener: socket.socket, service: Service, state: ServerState, *, admin: bool = False
+        self, listener: socket.socket, limits: Limits, connections: Collection[Any]
     ) -> None:
-        self.state = state
         self._listener, self._loop = listener, asyncio.get_running_loop()
-        self._limits, self._counters = service.limits, service.counters
-        answers = application(service, admin=admin)
-        plans = Plans(service, answers.table.plan)
-        protocol: Any = protocol_class(service, plans)
-        self._config = Config(answers, lifespan="off", http=protocol, ws="none", log_config=None)
-        self._config.load()
+        self._limits, self._connections = limits, connections
         self._context: ssl.SSLContext | None = None
         self._begun: set[asyncio.Task[None]] = set()
         self._later: asyncio.TimerHandle | None = None
@@ -88,26 +81,32 @@ class HttpPort:
                 self._later = self._loop.call_later(_PAUSE_S, self.listen, self._context)
                 return
             accepted.setblocking(False)
-            taken = len(self.state.connections) + len(self._begun)
-            if self._context is not None and taken >= self._limits.max_connections:
-                self._counters.note_unread("503", "overloaded", 0)
+            taken = len(self._connections) + len(self._begun)
+            if taken >= self._limits.max_connections and self.refuses(self._context is not None):
                 accepted.close()
                 continue
             task = self._loop.create_task(self._begin(accepted, self._context))
             self._begun.add(task)
             task.add_done_callback(self._begun.discard)
 
-    def _connection(self) -> Any:
-        protocol: Any = self._config.http_protocol_class
-        config, state = self._config, self.state
-        return protocol(config=config, server_state=state, app_state={}, _loop=self._loop)
+    def connection(self) -> Any:
+        """Return the protocol of a new connection."""
+        raise NotImplementedError
+
+    def refuses(self, secure: bool) -> bool:
+        """Note a connection beyond the limit. Return whether it is closed before it is made.
+
+        Args:
+            secure: Whether it begins with a handshake of TLS.
+        """
+        raise NotImplementedError
 
     async def _begin(self, accepted: socket.socket, context: ssl.SSLContext | None) -> None:
-        """Make the connection of a socket, which the protocol refuses beyond the limit if it has no TLS."""
+        """Make the connection of a socket."""
         limit_s = None if context is None else self._limits.receive_timeout_s
         with contextlib.suppress(OSError):  # as errors of TLS are, and the end of the time
             await self._loop.connect_accepted_socket(
-                self._connection, accepted, ssl=context, ssl_handshake_timeout=limit_s
+                self.connection, accepted, ssl=context, ssl_handshake_timeout=limit_s
             )
 
     async def stop(self) -> None:
@@ -126,9 +125,53 @@ class HttpPort:
 
     async def close(self) -> None:
         """Close all connections, and give their clients a moment to take the last bytes."""
-        for connection in list(self.state.connections):
+        for connection in list(self._connections):
             with contextlib.suppress(Exception):
                 connection.transport.close()
         ends = self._loop.time() + _LAST_S
-        while self.state.connections and self._loop.time() < ends:
+        while self._connections and self._loop.time() < ends:
             await asyncio.sleep(0.01)
+
+
+class HttpPort(Port):
+    """A port of HTTP.
+
+    Attributes:
+        state: Has the open connections, and the tasks of their requests.
+
+    Args:
+        listener: As `Port` takes it.
+        service: The service that answers.
+        state: See the attribute.
+        http2: Gives the protocol of a client that begins with the preface of HTTP/2. None: it is refused.
+        admin: Whether it answers those who operate the server alone.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        service: Service,
+        state: ServerState,
+        http2: Callable[[], asyncio.Protocol] | None = None,
+        *,
+        admin: bool = False,
+    ) -> None:
+        super().__init__(listener, service.limits, state.connections)
+        self.state, self._counters = state, service.counters
+        answers = application(service, admin=admin)
+        plans = Plans(service, answers.table.plan)
+        protocol: Any = protocol_class(service, plans, http2)
+        self._config = Config(answers, lifespan="off", http=protocol, ws="none", log_config=None)
+        self._config.load()
+
+    def connection(self) -> Any:
+        """Return the protocol of a new connection, which refuses what is beyond the limit."""
+        protocol: Any = self._config.http_protocol_class
+        config, state = self._config, self.state
+        return protocol(config=config, server_state=state, app_state={}, _loop=self._loop)
+
+    def refuses(self, secure: bool) -> bool:
+        """Note a connection beyond the limit. Without TLS its protocol refuses it, with an answer."""
+        if secure:
+            self._counters.note_unread("503", "overloaded", 0)
+        return secure

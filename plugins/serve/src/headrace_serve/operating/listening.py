@@ -1,4 +1,4 @@
-"""Listening sockets, the event loop, and the gRPC server."""
+"""Listening sockets and the event loop."""
 
 from __future__ import annotations
 
@@ -7,29 +7,12 @@ import errno
 import socket
 import sys
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ConfigError, Problem, SetupError
-from headrace_serve.operating.tls import grpc_credentials
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from headrace_serve.operating.tls import Certificates
-    from headrace_serve.service import Service
 
 __all__ = [
-    "BACKLOG", "REUSES_PORTS", "bound", "check_ports", "check_ui", "listen", "new_loop", "not_listening", "open_grpc", "reaches_others", "url_of",
+    "BACKLOG", "REUSES_PORTS", "bound", "check_ports", "check_ui", "listen", "new_loop", "not_listening", "reaches_others", "url_of",
 ]  # fmt: skip
-
-_LARGEST = (1 << 31) - 1
-"""The largest number that a setting of gRPC holds."""
-
-_PENDING = 16384
-"""The most calls that wait for the event loop. By default gRPC resets some of them at random from the 1000th on."""
-
-_USUAL_BYTES = 4 << 20
-"""The largest message that gRPC receives by default."""
 
 REUSES_PORTS = sys.platform == "linux"
 """Whether the kernel spreads connections over the processes that listen on one port (SO_REUSEPORT)."""
@@ -38,81 +21,6 @@ _LAST_PORT = 65535
 
 BACKLOG = 2048
 """The most connections that the system accepts and keeps until the server takes them."""
-
-
-async def open_grpc(
-    service: Service,
-    host: str,
-    port: int,
-    certificates: Callable[[], Certificates] | None,
-    *,
-    shared: bool,
-) -> tuple[Any, int]:
-    """Start the gRPC server. Give the server and its port.
-
-    Args:
-        service: The service that answers the calls.
-        host: The address.
-        port: The port. 0 takes a free one.
-        certificates: Gives the latest certificates. None: without TLS.
-        shared: Whether other processes listen on the same port.
-
-    Raises:
-        SetupError: The server cannot listen on the address.
-    """
-    import grpc
-
-    from headrace_serve.grpc.service import methods_of
-    from headrace_serve.grpc.servicer import add_methods
-
-    limits = service.limits
-    options = [
-        ("grpc.so_reuseport", int(shared)),
-        ("grpc.max_receive_message_length", _received_bytes(limits.max_body_bytes)),
-        ("grpc.max_send_message_length", -1),
-        ("grpc.max_concurrent_streams", min(limits.max_streams, _LARGEST)),
-        ("grpc.max_allowed_incoming_connections", min(limits.max_connections, _LARGEST)),
-        ("grpc.http.overload_protection", 0),  # it resets calls of clients that keep to max_streams
-        ("grpc.server.max_pending_requests", _PENDING),
-        ("grpc.server.max_pending_requests_hard_limit", _PENDING),
-        (
-            "grpc.server_max_unrequested_time_in_server",
-            _LARGEST,
-        ),  # it cancels calls that wait for the loop after 30 s
-        ("grpc.server_handshake_timeout_ms", _ms(limits.receive_timeout_s)),
-        ("grpc.max_metadata_size", min(limits.max_header_bytes, _LARGEST)),
-        ("grpc.absolute_max_metadata_size", min(limits.max_header_bytes, _LARGEST)),
-    ]
-    age_s = limits.max_connection_age_s
-    if age_s is not None:
-        options.append(("grpc.max_connection_age_ms", _ms(age_s)))
-    if limits.grpc_keepalive_s is not None:
-        options.append(("grpc.keepalive_time_ms", _ms(limits.grpc_keepalive_s)))
-    least_ms = _ms(limits.grpc_min_ping_interval_s)
-    options += [
-        ("grpc.keepalive_permit_without_calls", 1),  # else a ping of an idle client ends it
-        ("grpc.keepalive_timeout_ms", _ms(limits.grpc_keepalive_timeout_s)),
-        ("grpc.http2.ping_timeout_ms", _ms(limits.grpc_keepalive_timeout_s)),
-        ("grpc.http2.min_ping_interval_without_data_ms", least_ms),
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", least_ms),
-    ]
-    try:
-        if port:  # gRPC itself would not say why it cannot listen
-            bound(host, port, shared=shared).close()
-    except OSError as error:
-        raise not_listening(host, port, error, "--grpc-port") from error
-    server = grpc.aio.server(options=options)
-    add_methods(server, methods_of(service), service)
-    try:
-        address = url_of("", host, port).removeprefix("://")
-        if certificates is None:
-            taken = server.add_insecure_port(address)
-        else:
-            taken = server.add_secure_port(address, grpc_credentials(certificates))
-    except RuntimeError as error:
-        raise SetupError(f"cannot listen on {host} port {port} for gRPC: {error}") from error
-    await server.start()
-    return server, taken
 
 
 def check_ports(**ports: int | None) -> None:
@@ -131,19 +39,6 @@ def check_ports(**ports: int | None) -> None:
             raise ValueError(f"{taken[number]} and {name} are both {number}")
         if number:
             taken[number] = name
-
-
-def _ms(seconds: float) -> int:
-    return max(1, min(int(seconds * 1e3), _LARGEST))
-
-
-def _received_bytes(most: int) -> int:
-    """Return the most bytes of a message that gRPC receives, if `Calls` accepts messages of ``most`` bytes.
-
-    gRPC itself refuses a larger message with a status, but without an error code of Headrace, because no handler is
-    called. So messages of up to twice ``most`` bytes are received, and `Calls` refuses them with a code.
-    """
-    return min(max(2 * most, _USUAL_BYTES), _LARGEST)
 
 
 def not_listening(host: str, port: int, error: OSError, option: str = "--port") -> SetupError:

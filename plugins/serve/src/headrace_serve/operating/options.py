@@ -58,7 +58,7 @@ class Options:
     )
     port: int = option(8000, _LISTENING, **PORT, help="The port; 0: a free one.")
     grpc_port: int | None = option(
-        None, _LISTENING, **PORT, help="The port of gRPC; without it only REST is served."
+        None, _LISTENING, **PORT, help="A port for gRPC alone, the only one with TLS."
     )
     admin_port: int | None = option(
         None, _LISTENING, **PORT, help="Another port, for health, metrics and the repository alone."

@@ -20,13 +20,13 @@ from headrace_serve.admission.limits import Limits
 from headrace_serve.models.catalogue import Catalogue, build_models
 from headrace_serve.models.held import Held, check_models, together
 from headrace_serve.operating.draining import answered, end_connections, stop_grpc
+from headrace_serve.operating.grpc_port import GrpcSide
 from headrace_serve.operating.http_port import HttpPort
 from headrace_serve.operating.listening import (
     check_ports,
     check_ui,
     listen,
     new_loop,
-    open_grpc,
     reaches_others,
     run_loop,
     url_of,
@@ -74,7 +74,6 @@ class Server:
     """
 
     _stopping: asyncio.Task[None] | None = None
-    _grpc: Any = None
 
     def __init__(  # noqa: PLR0913 - settings, by name
         self,
@@ -111,7 +110,7 @@ class Server:
             models: See `headrace_serve.models.entries.read_entries`.
             host: The address to listen on. Only programs of this machine reach the default.
             port: The port of REST. 0 takes a free one.
-            grpc_port: The port of gRPC. 0 takes a free one, None serves REST alone.
+            grpc_port: A port for gRPC alone. 0 takes a free one. With None, and without TLS, ``port`` answers gRPC.
             admin_port: A port for health, metrics and the repository with connections of its own. None: there is none.
             limits: Bounds. See `headrace_serve.Limits`.
             debug_errors: Whether clients get the text of every error. If False, the answer for an error inside
@@ -194,6 +193,7 @@ class Server:
             service.change_all, service.starting = worker_changes.ask, listen_first
         if not listen_first:
             self._load()
+        self._grpc = GrpcSide(service)
         service.connections = lambda: len(self._state.connections)
         self._ports: list[HttpPort] = []
         # A signal handler may interrupt any method of the server in the main thread and call another one, so both
@@ -235,7 +235,7 @@ class Server:
 
     @property
     def grpc_url(self) -> str | None:
-        """The address of gRPC; None if gRPC is not served."""
+        """The address of the port for gRPC alone; None without one."""
         return None if self.grpc_port is None else url_of("grpc", self.host, self.grpc_port)
 
     def threads(self) -> dict[str, int]:
@@ -462,11 +462,10 @@ class Server:
             if self._unbuilt is None:
                 await self._join()
             if self.grpc_port is not None:
-                secure: Any = None if self._certificates is None else lambda: self._certificates
-                self._grpc, self.grpc_port = await open_grpc(
-                    service, self.host, self.grpc_port, secure, shared=self._shared
-                )
-            ports = [HttpPort(listener, service, self._state)]
+                own = listen(self.host, self.grpc_port, "--grpc-port", shared=self._shared)
+                self._grpc.open(own)
+                self.grpc_port = own.getsockname()[1]
+            ports = [HttpPort(listener, service, self._state, self._grpc.connection)]
             if self.admin_port is not None:
                 own = listen(self.host, self.admin_port, "--admin-port", shared=self._shared)
                 self.admin_port = own.getsockname()[1]
@@ -479,6 +478,7 @@ class Server:
         context = None if self._certificates is None else self._certificates.context
         for port in self._ports:
             port.listen(context)
+        self._grpc.listen(self._certificates)
 
     async def _end(self, timeout: float) -> None:
         """Accept no new connection, then close each connection when its request is answered."""
@@ -488,7 +488,7 @@ class Server:
             for port in self._ports[:1]:
                 await port.stop()
         self._service.refuse_new()
-        stopping = stop_grpc(self._grpc, self.grpc_port, self._service, timeout)
+        stopping = stop_grpc(self._grpc, self._service, timeout)
         self._stopping = asyncio.create_task(stopping)
         await end_connections(self._state, timeout)
         await self._service.end(max(0.0, ends - time.monotonic()))

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import ssl
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ConfigError, Problem
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+__all__ = ["Certificates", "Tls"]
 
-__all__ = ["Certificates", "Tls", "grpc_credentials"]
+
+_PROTOCOLS = ("http/1.1", "h2")
+"""What is spoken on the port of HTTP, and on that of gRPC, as ALPN calls it."""
 
 
 @dataclass(frozen=True)
@@ -46,23 +45,22 @@ class Tls:
         Raises:
             ConfigError: A file cannot be read, or certificate and key do not belong together.
         """
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.set_alpn_protocols(["http/1.1"])
-        roots = None
+        contexts = [ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) for _ in _PROTOCOLS]
         try:
-            context.load_cert_chain(self.cert, self.key)
-            chain, key = Path(self.cert).read_bytes(), Path(self.key).read_bytes()
+            for context, protocol in zip(contexts, _PROTOCOLS, strict=True):
+                context.minimum_version = ssl.TLSVersion.TLSv1_2
+                context.set_alpn_protocols([protocol])
+                context.load_cert_chain(self.cert, self.key)
         except (OSError, ssl.SSLError) as error:
             raise _unreadable(f"{self.cert}, {self.key}", error) from error
         if self.client_ca is not None:
             try:
-                context.load_verify_locations(self.client_ca)
-                roots = Path(self.client_ca).read_bytes()
+                for context in contexts:
+                    context.load_verify_locations(self.client_ca)
+                    context.verify_mode = ssl.CERT_REQUIRED
             except (OSError, ssl.SSLError) as error:
                 raise _unreadable(self.client_ca, error) from error
-            context.verify_mode = ssl.CERT_REQUIRED
-        return Certificates(context, chain, key, roots)
+        return Certificates(*contexts)
 
 
 @dataclass(frozen=True)
@@ -70,37 +68,11 @@ class Certificates:
     """The content of the TLS files, read at one time.
 
     Attributes:
-        context: The context for HTTP.
-        chain, key: The bytes of the files of the certificate and its key, for gRPC.
-        roots: The root certificates for clients' certificates, PEM. None: clients need no certificate.
+        context, grpc_context: The contexts for HTTP and for gRPC.
     """
 
     context: ssl.SSLContext
-    chain: bytes
-    key: bytes
-    roots: bytes | None
-
-
-def grpc_credentials(latest: Callable[[], Certificates]) -> Any:
-    """Return gRPC credentials that call ``latest`` at each new connection, for the newest certificates."""
-    import grpc
-
-    used = latest()
-
-    def configuration() -> Any:
-        return grpc.ssl_server_certificate_configuration([(used.key, used.chain)], used.roots)
-
-    def newer() -> Any:
-        nonlocal used
-        now = latest()
-        if now is used:
-            return None
-        used = now
-        return configuration()
-
-    return grpc.dynamic_ssl_server_credentials(
-        configuration(), newer, require_client_authentication=used.roots is not None
-    )
+    grpc_context: ssl.SSLContext
 
 
 def _unreadable(files: str, error: OSError) -> ConfigError:
