@@ -236,7 +236,7 @@ MORE_ATTRIBUTES = {
     "headrace._run.batches.instance.Instance": 26,
     "headrace._run.node.Node": 38,
     "headrace._run.requests.entry.Entry": 26,
-    "headrace_serve.http.protocol._LimitedProtocol": 24,
+    "headrace_serve.http.protocol._LimitedProtocol": 25,
     "headrace_serve.service.Service": 28,
     # Not divided yet.
     "headrace_serve.models.model.Model": 27,
