@@ -263,7 +263,7 @@ def kinds_of(steps):
 
 
 @pytest.mark.parametrize("instances", [1, 2])
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(steps=some.lists(STEPS, min_size=1, max_size=6))
 @example([Step(0, "call"), Step(1, "submit", look_ms=0), Step(1, "submit", look_ms=6)])
 @example([Step(0, how, does) for how, does in zip(WAYS, DOES, strict=False)])
