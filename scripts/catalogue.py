@@ -7,20 +7,15 @@ import importlib
 import inspect
 import json
 import re
-import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from distributions import tomllib
 from typer.testing import CliRunner
 
 from headrace.policies import Greedy
 from headrace_cli.app import app
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "catalogue.md"

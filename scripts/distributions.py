@@ -17,7 +17,7 @@ else:
 
 ROOT = Path(__file__).resolve().parents[1]
 
-__all__ = ["ROOT", "folders", "project", "sources", "write_metadata"]
+__all__ = ["ROOT", "folders", "project", "sources", "tomllib", "write_metadata"]
 
 
 def folders() -> list[Path]:

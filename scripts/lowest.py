@@ -83,7 +83,6 @@ BESIDE = {
     "headrace-process": ("headrace-cli", "headrace-cv", "headrace-flow", "headrace-ort"),
     "headrace-remote": ("headrace-cli", "headrace-cv", "headrace-ort", "headrace-serve"),
     "headrace-serve": (
-        "h2>=4.1",
         "headrace-cli",
         "headrace-cv",
         "headrace-flow",

@@ -14,6 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from processes import run_process, run_python
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -136,8 +138,7 @@ def check_printed(program: str, printed: str) -> None:
 
 def run_program(program: str, folder: Path) -> str:
     """Run a program as a process of its own, with every warning an error; return and compare what it prints."""
-    command = [sys.executable, "-W", "error", "-c", program]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    done = run_python(program, cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
     check_printed(program, done.stdout)
     return done.stdout
@@ -188,9 +189,7 @@ def run(command: str, folder: Path, **environ: str) -> str:
 
 def succeed(*command: object, **options: Any) -> str:
     """Run a command that must succeed, and give what it prints."""
-    done = subprocess.run(
-        [str(part) for part in command], capture_output=True, text=True, check=False, **options
-    )
+    done = run_process(command, **options)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

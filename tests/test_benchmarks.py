@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
 import sys
 import threading
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from processes import run_process
 
 pytestmark = pytest.mark.slow
 
@@ -21,12 +21,8 @@ ROOT = Path(__file__).resolve().parents[1]
 def run(module: str, folder: Path, *arguments: str) -> tuple[str, dict]:
     """Run a benchmark; give what it printed and the figures it wrote."""
     file = folder / "figures.json"
-    done = subprocess.run(
-        [sys.executable, "-m", module, "--quick", "--json", str(file), *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
+    done = run_process(
+        [sys.executable, "-m", module, "--quick", "--json", str(file), *arguments], cwd=ROOT
     )
     assert done.returncode == 0, done.stderr
     return done.stdout, json.loads(file.read_text(encoding="utf-8"))

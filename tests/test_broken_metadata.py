@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 
 import pytest
+from processes import run_process
 
 PROGRAM = """
 import logging
@@ -30,9 +30,7 @@ def environment(request, tmp_path):
 
 
 def run(environment, *command):
-    done = subprocess.run(
-        [sys.executable, *command], env=environment, capture_output=True, text=True, check=False
-    )
+    done = run_process([sys.executable, *command], env=environment)
     return done.returncode, done.stdout, done.stderr
 
 

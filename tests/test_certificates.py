@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
+from processes import run_process
 
 pytestmark = pytest.mark.slow
 
@@ -20,13 +20,7 @@ OFFLINE = ("--quiet", "--no-deps", "--no-build-isolation", "--no-index")
 
 def run(*command: object, status: int = 0, **environ: str) -> str:
     """Run a module in a process of its own. Give its output, or its message if it fails."""
-    done = subprocess.run(
-        [sys.executable, "-m", *map(str, command)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, **environ},
-    )
+    done = run_process([sys.executable, "-m", *command], env={**os.environ, **environ})
     assert done.returncode == status, done.stdout + done.stderr
     return done.stdout or done.stderr
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import distributions
 import pytest
+from processes import run_process
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -78,15 +79,13 @@ def of_copy(top: Path) -> dict[str, str]:
     metadata = top.parent / "metadata"
     shutil.rmtree(metadata, ignore_errors=True)
     command = [sys.executable, "scripts/distributions.py", str(metadata)]
-    done = subprocess.run(command, cwd=top, capture_output=True, text=True, check=True)
+    done = run_process(command, cwd=top, check=True)
     return {**os.environ, "PYTHONPATH": done.stdout.strip()}
 
 
 def told(top: Path, *arguments: str) -> tuple[int, list[str]]:
     command = [sys.executable, "scripts/compatibility.py", *arguments]
-    done = subprocess.run(
-        command, cwd=top, env=of_copy(top), capture_output=True, text=True, check=False
-    )
+    done = run_process(command, cwd=top, env=of_copy(top))
     assert done.returncode in {0, 1}, done.stderr
     lines = done.stdout.splitlines()
     return done.returncode, [line for line in lines if line.startswith("breaking: ")]

@@ -11,6 +11,7 @@ from pathlib import Path
 import distributions
 import installed
 import pytest
+from processes import run_process
 
 from headrace_testing.conformance import rules
 
@@ -42,13 +43,8 @@ def test_what_is_installed_from_a_wheel_is_certified(name, programs, tmp_path):
     if name in NEEDS and importlib.util.find_spec(NEEDS[name]) is None:
         pytest.skip(f"{NEEDS[name]} is not installed here")
     environ = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    done = subprocess.run(
-        [programs / "headrace", "conformance", name, "--json"],
-        cwd=tmp_path,
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=False,
+    done = run_process(
+        [programs / "headrace", "conformance", name, "--json"], cwd=tmp_path, env=environ
     )
     certificates = json.loads(done.stdout)["certificates"]
     broken = {

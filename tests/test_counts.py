@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import importlib
 import re
-import sys
-from pathlib import Path
-
-from headrace_cli.installed import plugin_commands
-from headrace_cli.names import COMMANDS
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 
 from counts import public
 from distributions import ROOT
+
+from headrace_cli.installed import plugin_commands
+from headrace_cli.names import COMMANDS
 
 MOST = {"distributions": 19, "commands": 34, "options of commands": 183, "words": 96}
 

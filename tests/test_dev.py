@@ -22,6 +22,7 @@ import distributions
 import made_pages
 import pytest
 from packaging.requirements import Requirement
+from processes import run_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,14 +46,7 @@ def environ(tmp_path) -> dict[str, str]:
 
 def run(command: object, *args: object, folder: Path, environ: dict[str, str]):
     """Run a command as a user does who stands in a folder."""
-    return subprocess.run(
-        [str(command), *map(str, args)],
-        cwd=folder,
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return run_process([str(command), *args], cwd=folder, env=environ)
 
 
 def everything(folder: Path) -> list[Path]:

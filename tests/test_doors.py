@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from environments import environment_with, packages
+from processes import run_process
 
 import headrace
 
@@ -290,5 +291,5 @@ def test_what_is_here_needs_no_network(folder, tmp_path, monkeypatch):
     (place.parents[1] / "origin.json").write_text(json.dumps(said))
     (tmp_path / "line.toml").write_text(f'backend = "OnnxTensor"\nmodel = "{address}"\n')
     command = ["unshare", "-rn", sys.executable, "-c", CLOSED]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = run_process(command, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr

@@ -11,17 +11,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from distributions import tomllib
 from pages import ROOT, Page, copy_examples, run, shell
 
 pytestmark = pytest.mark.slow
 
 README = Page("examples/detect/README.md")
 DETECT, OCR = ROOT / "examples" / "detect", ROOT / "examples" / "ocr"
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 
 def load(path: Path):

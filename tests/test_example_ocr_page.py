@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import gallery
 import pytest
 from pages import copy_examples
+from processes import run_process
 from test_example_ocr import edits
 from typer.testing import CliRunner
 
@@ -216,7 +216,7 @@ def test_answers_are_drawn(example, results, tmp_path):
     page = example / "made" / "pages" / "label.png"
     answer = json.dumps({"path": str(page), "result": results["label.png"]})
     command = [sys.executable, str(example / "draw.py"), "--into", str(tmp_path)]
-    subprocess.run(command, input=answer, text=True, check=True, capture_output=True)
+    run_process(command, input=answer, check=True)
     with Image.open(page) as picture, Image.open(tmp_path / "label.png") as drawn:
         assert drawn.size == (2 * picture.width, picture.height)
         assert (220, 50, 47) in {colour for _, colour in drawn.getcolors(2**24)}

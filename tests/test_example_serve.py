@@ -6,7 +6,6 @@ import json
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 from counts import lines_of
 from following import Needs, follow
 from pages import ROOT, Page, asked, copy_examples, run, serving
+from processes import run_process
 
 pytest.importorskip("headrace_serve")
 yaml = pytest.importorskip("yaml")
@@ -153,10 +153,7 @@ def test_the_page_in_the_browser_shows_what_the_server_reads(pages, tmp_path):
     (tmp_path / "browser.mjs").write_text(
         BROWSER % {"script": json.dumps((folder / "examples/serve/page.js").as_uri())}
     )
-    done = subprocess.run(
-        [node(), tmp_path / "browser.mjs", address, letter(folder)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = run_process([node(), tmp_path / "browser.mjs", address, letter(folder)])  # fmt: skip
     assert done.returncode == 0, done.stderr
     shown = json.loads(done.stdout)
     result = body.json()["result"]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
 import sys
 
 import pytest
 import uv_install
 from distributions import ROOT, folders
 from pages import Page
+from processes import run_process
 
 NOT_QUICK = {"browser", "docs", "gpu", "peers", "ray", "slow", "stress", "whole_device"}
 FIRST = "pytest.mark.first"
@@ -124,12 +124,8 @@ global.disable-pip-version-check='1'
 def test_a_setting_that_uv_does_not_have_is_left_to_pip(tmp_path):
     pip = {"PIP_CONFIG_FILE": "/dev/null", "PIP_PLATFORM": "any", "PATH": "/usr/bin:/bin"}
     script = ROOT / "scripts" / "uv_install.py"
-    done = subprocess.run(
-        [sys.executable, script, tmp_path / "uv", "x"],
-        env={**pip, "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
+    done = run_process(
+        [sys.executable, script, tmp_path / "uv", "x"], env={**pip, "HOME": str(tmp_path)}
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert "nothing for platform" in done.stderr

@@ -5,31 +5,21 @@ from __future__ import annotations
 import functools
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from processes import run_process
 
 ROOT = Path(__file__).parents[1]
 SOURCES = [str(ROOT / "core" / "src"), str(ROOT / "plugins" / "ort" / "src")]
 IS_FREE = "import sysconfig, sys; sys.exit(not sysconfig.get_config_var('Py_GIL_DISABLED'))"
 
 
-def run(
-    python: str, *args: str, path: str = os.pathsep.join(SOURCES), timeout: int = 120
-) -> subprocess.CompletedProcess[str]:
+def run(python: str, *args: str, path: str = os.pathsep.join(SOURCES), timeout: int = 120):
     environment = {**os.environ, "PYTHONPATH": path}
     environment.pop("PYTHON_GIL", None)
-    return subprocess.run(
-        [python, *args],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=timeout,
-        env=environment,
-        cwd=ROOT,
-    )
+    return run_process([python, *args], timeout=timeout, env=environment, cwd=ROOT)
 
 
 @functools.cache

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 from pages import Page
+from processes import run_process
 
 PAGE = Page("docs/production.md")
 
@@ -58,24 +59,15 @@ def test_the_recipe_of_the_page_freezes_a_program_that_finds_core_and_plugins(tm
     tool = str(tmp_path / "tool")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--target", tool, "pyinstaller"]
     subprocess.run(pip, check=True, capture_output=True, timeout=600)
-    frozen = subprocess.run(
+    frozen = run_process(
         [sys.executable, "-m", "PyInstaller", "--log-level", "ERROR", "service.spec"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": tool},
-        capture_output=True,
-        text=True,
-        check=False,
         timeout=1200,
     )
     assert frozen.returncode == 0, frozen.stderr
-    done = subprocess.run(
-        [tmp_path / "dist" / "service" / "service"],
-        cwd=tmp_path,
-        env={},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
+    done = run_process(
+        [tmp_path / "dist" / "service" / "service"], cwd=tmp_path, env={}, timeout=300
     )
     assert done.stdout.splitlines() == [
         "[-1.0, -2.0, -3.0]",

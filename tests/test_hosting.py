@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from processes import run_process
 
 pytestmark = pytest.mark.slow
 
@@ -40,7 +41,7 @@ def test_what_never_ran_says_so_in_its_first_line(path):
 def test_a_workflow_has_least_rights_and_its_steps_call_the_commands_of_the_repository(path):
     workflow = yaml.safe_load(path.read_text(encoding="utf-8"))
     assert workflow["permissions"] in ({}, {"contents": "read"})
-    said = subprocess.run([str(ROOT / "dev")], capture_output=True, text=True, check=True).stdout
+    said = run_process([str(ROOT / "dev")], check=True).stdout
     for name, job in workflow["jobs"].items():
         assert job["timeout-minutes"] > 0
         rights = {right for right, value in job.get("permissions", {}).items() if value == "write"}
@@ -86,9 +87,7 @@ def test_an_image_installs_what_exists_and_serves_with_options_that_exist(image)
     (entry,) = [json.loads(rest) for kind, rest in lines if kind == "ENTRYPOINT"]
     command = Path(sys.executable).parent / entry[0]
     environ = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1"}
-    done = subprocess.run(
-        [command, entry[1], "--help"], capture_output=True, text=True, check=True, env=environ
-    )
+    done = run_process([command, entry[1], "--help"], check=True, env=environ)
     for option in entry[2:]:
         assert option.partition("=")[0] in done.stdout
 
@@ -103,12 +102,5 @@ def test_the_lines_of_the_cpu_image_run_in_an_empty_environment(wheels, pip_envi
     assert len(runs) == 2
     for line in runs:
         command = line.replace("/wheels", str(wheels["headrace"].parent))
-        done = subprocess.run(
-            ["bash", "-c", command],
-            cwd=tmp_path,
-            env={**environ, "PATH": path},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = run_process(["bash", "-c", command], cwd=tmp_path, env={**environ, "PATH": path})
         assert done.returncode == 0, done.stdout + done.stderr

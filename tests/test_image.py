@@ -32,7 +32,7 @@ INDEX = ("index-url", "extra-index-url", "trusted-host", "cert", "proxy", "retri
 """Settings of pip that say how it comes to a package index from here."""
 
 
-def run(*command: object, **options) -> subprocess.CompletedProcess:
+def run(*command: object, **options):
     words = [str(word) for word in command]
     return subprocess.run(words, capture_output=True, text=True, check=False, **options)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
+from processes import run_process
 
 pytestmark = pytest.mark.slow
 
@@ -132,12 +132,8 @@ def endless(tmp_path_factory):
 
 
 def end(model, backend, ends, *exit_s):
-    run = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *map(str, (model, backend, ends, *exit_s))],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
+    run = run_process(
+        [sys.executable, "-c", PROGRAM, *map(str, (model, backend, ends, *exit_s))], timeout=240
     )
     assert run.stdout == "before the end\n", run.stderr
     return run.returncode

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from processes import run_process
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -27,9 +27,7 @@ def texts() -> dict[str, str]:
 
 
 def test_every_key_of_a_node_that_the_schema_has_is_on_its_page(texts):
-    told = subprocess.run(
-        [sys.executable, "-m", "headrace", "schema"], capture_output=True, text=True, check=True
-    )
+    told = run_process([sys.executable, "-m", "headrace", "schema"], check=True)
     node = json.loads(told.stdout)["$defs"]["node"]["properties"]
     shown = set(re.findall(r"^\| `([^`]+)` \|", texts["keys.md"], re.MULTILINE))
     assert {"backend", "max", "queue_full", "next", "extends"} <= shown

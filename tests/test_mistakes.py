@@ -10,24 +10,19 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-import sys
 from functools import partial
 from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
+from distributions import tomllib
 from typer.testing import CliRunner
 
 import headrace
 from headrace import PipelineConfig
 from headrace.errors import RequestsFailed
 from headrace_cli.app import app
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 for needed in ("headrace_cv", "headrace_ort", "headrace_flow", "headrace_observe"):
     pytest.importorskip(needed)

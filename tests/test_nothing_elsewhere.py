@@ -17,6 +17,7 @@ from pathlib import Path
 
 import certifi
 import pytest
+from processes import run_process
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = {"python": [sys.executable], "headrace": [sys.executable, "-m", "headrace"]}
@@ -113,9 +114,7 @@ def test_nothing_is_written_into_the_home_of_the_user(name, repository, tmp_path
     before = tree(tmp_path / "home")
     for command in COMMANDS[name]:
         program, *rest = command.split() if isinstance(command, str) else command
-        done = subprocess.run(
-            [*PROGRAMS[program], *rest], cwd=repository, env=told, capture_output=True, text=True
-        )
+        done = run_process([*PROGRAMS[program], *rest], cwd=repository, env=told)
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
         assert tree(tmp_path / "home") == before, command
 
@@ -217,12 +216,8 @@ def test_a_pipeline_calls_nobody_and_looks_up_no_name(model, tmp_path):
 def test_who_wants_the_telemetry_of_onnx_runtime_gets_it(tmp_path):
     program = "import headrace_ort, os; print(os.environ['ORT_DISABLE_TELEMETRY'])"
     for value, seen in (({}, "1"), ({"ORT_DISABLE_TELEMETRY": "0"}, "0")):
-        done = subprocess.run(
-            [sys.executable, "-c", program],
-            env=environment(tmp_path, **value),
-            capture_output=True,
-            text=True,
-            check=True,
+        done = run_process(
+            [sys.executable, "-c", program], env=environment(tmp_path, **value), check=True
         )
         assert done.stdout.strip() == seen
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 from pages import ROOT, Page
+from processes import run_process
 from prometheus_client.parser import text_string_to_metric_families
 
 from headrace_serve import Server
@@ -129,7 +130,7 @@ def test_prometheus_finds_what_it_is_told_to_scrape_and_its_alarms(tmp_path):
         (tmp_path / "prometheus.yml").write_text(text)
         (tmp_path / "alarms.yml").write_text(FILES["alarms.yml"])
         check = [promtool, "check", "config", tmp_path / "prometheus.yml"]
-        done = subprocess.run(check, capture_output=True, text=True, check=False)
+        done = run_process(check)
         assert done.returncode == 0, done.stdout + done.stderr
 
 

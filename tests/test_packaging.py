@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 from pages import Page, succeed
+from processes import run_process
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -140,12 +140,8 @@ def test_what_the_template_makes_runs_together_with_cv_and_ort(made, environment
     (tmp_path / "wrong.png").write_bytes(b"no picture")
     command = environment / "bin" / "headrace"
     succeed(command, "check", "mean.toml", cwd=tmp_path)
-    done = subprocess.run(
-        [command, "run", "--json", "mean.toml", "40.png", "200.png", "wrong.png"],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
+    done = run_process(
+        [command, "run", "--json", "mean.toml", "40.png", "200.png", "wrong.png"], cwd=tmp_path
     )
     first, second, wrong = map(json.loads, done.stdout.splitlines())
     assert done.returncode == 1

@@ -13,6 +13,7 @@ import jsonschema
 import made_pages
 import performance
 import pytest
+from processes import run_process
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = {
@@ -58,7 +59,7 @@ def test_dev_bench_makes_every_result():
     listed = {}
     for part in ([], ["gpu"]):
         command = ["./dev", "bench", *part, "--list"]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        done = run_process(command, cwd=ROOT, check=True)
         listed[" ".join(part)] = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
     assert not set(listed[""]) & set(listed["gpu"])
     assert sorted(set().union(*listed.values())) == sorted(RESULTS)
@@ -72,7 +73,7 @@ def test_dev_bench_makes_every_result():
 def test_a_quick_run_of_dev_bench_replaces_nothing(tmp_path):
     module = [sys.executable, "-m", "benchmarks.renew", "cpu", "ray", "--quick"]
     module += ["--raw", str(tmp_path), "--only", "import_time", "gpu_trt", "memory_of_pictures"]
-    done = subprocess.run(module, cwd=ROOT, capture_output=True, text=True, check=True)
+    done = run_process(module, cwd=ROOT, check=True)
     became = dict(line.split(maxsplit=1) for line in done.stdout.splitlines()[-2:])
     assert became == {"import_time": "ran", "memory_of_pictures": "by hand: no script makes it"}
     assert json.loads((tmp_path / "import_time.json").read_text(encoding="utf-8"))["kept"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 from pages import Page, run_program
+from processes import run_process
 
 INSTALLING = Page("docs/production.md", "uv, Poetry, conda")
 
@@ -47,13 +47,10 @@ def test_uv_locks_the_wheels_of_a_clone(wheels, tmp_path):
     (tmp_path / "app").mkdir()
     (tmp_path / "app" / "pyproject.toml").write_text(project + INSTALLING.block("toml"))
     (wanted,) = re.findall(r'`uv add "(.*?)"`', INSTALLING.text)
-    done = subprocess.run(
+    done = run_process(
         [uv, "add", "--no-sync", "--python", sys.executable, wanted],
         cwd=tmp_path / "app",
         env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     locked = (tmp_path / "app" / "uv.lock").read_text("utf-8")

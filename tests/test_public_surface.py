@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
-import subprocess
 import sys
 from importlib.metadata import entry_points
 
@@ -14,6 +13,7 @@ import deprecations
 import public_names
 import pytest
 from distributions import folders
+from processes import run_process
 
 FOLDERS = {
     package.name: folder
@@ -88,7 +88,7 @@ for name, light in {LIGHT}.items():
     loaded(light, {HEAVY})
 """
     command = [sys.executable, "-W", "error", "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_process(command)
     assert (done.stdout, done.stderr) == ("", "")
 
 

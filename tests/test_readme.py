@@ -5,20 +5,14 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import sys
 from importlib.metadata import entry_points
 
 import address
 import pytest
-from distributions import folders
+from distributions import folders, project, tomllib
 from pages import ROOT, Page, run, run_program, shell
 
 from headrace import plugins
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 PAGE = Page("README.md")
 README = PAGE.text
@@ -114,10 +108,7 @@ def test_a_command_that_it_names_has_help(command):
 def test_the_table_of_distributions_has_each_of_them():
     table = Page("docs/README.md", "Distributions").text
     listed = re.findall(r"\[`(headrace[\w-]*)`\]\(\.\./([\w/]+)/README\.md\)", table)
-    wanted = []
-    for folder in folders():
-        project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-        wanted.append((project["name"], folder.relative_to(ROOT).as_posix()))
+    wanted = [(project(one)["name"], one.relative_to(ROOT).as_posix()) for one in folders()]
     assert sorted(listed) == sorted(wanted)
 
 

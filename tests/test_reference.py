@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import re
-import sys
 from pathlib import Path
 
 import api
@@ -12,16 +11,12 @@ import names_elsewhere
 import pytest
 import reference
 import words_of_core
+from distributions import tomllib
 from pages import Page
 
 import headrace
 from headrace._language.registry.discovery import CORE_BACKENDS
 from headrace.keys import RESERVED
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[1]
 

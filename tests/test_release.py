@@ -14,6 +14,7 @@ from pathlib import Path
 import distributions
 import pytest
 from packaging.version import Version
+from processes import run_process
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("core", "libs/formats", "cli", "testing", "libs/tensors", "plugins/cv")
@@ -28,13 +29,8 @@ def git(repository: Path, *arguments: str) -> str:
         for what, value in (("NAME", "A Releaser"), ("EMAIL", "releaser@headrace.example"))
     }
     settings = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
-    done = subprocess.run(
-        ["git", *arguments],
-        cwd=repository,
-        env={**os.environ, **person, **settings},
-        capture_output=True,
-        text=True,
-        check=True,
+    done = run_process(
+        ["git", *arguments], cwd=repository, env={**os.environ, **person, **settings}, check=True
     )
     return done.stdout
 
@@ -57,7 +53,7 @@ def repository(tmp_path, monkeypatch) -> Path:
 
 def release(repository: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(repository / "scripts" / "release"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return run_process(command)
 
 
 def test_a_plugin_is_not_released_before_the_core_that_it_needs(repository):

@@ -7,12 +7,12 @@ import json
 import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import made_pages
 import pytest
+from processes import run_process
 
 ROOT = Path(__file__).resolve().parents[1]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -24,9 +24,7 @@ pytestmark = pytest.mark.docs
 def site(tmp_path_factory) -> Path:
     """Return the folder of the site, which warnings would have kept from being made."""
     out = tmp_path_factory.mktemp("site") / "out"
-    done = subprocess.run(
-        [str(ROOT / "dev"), "docs", str(out)], capture_output=True, text=True, check=False
-    )
+    done = run_process([str(ROOT / "dev"), "docs", str(out)])
     assert done.returncode == 0, done.stdout + done.stderr
     return out
 
@@ -43,9 +41,7 @@ def browse(tmp_path):
             *(f"--user-data-dir={tmp_path / 'profile'}", f"--log-net-log={record}"),
             *("--disable-background-networking", "--virtual-time-budget=20000", "--dump-dom", url),
         ]
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=True, timeout=300, errors="replace"
-        )
+        done = run_process(command, check=True, timeout=300, errors="replace")
         events = json.loads(record.read_text(encoding="utf-8"))["events"]
         asked = [event["params"] for event in events if "url" in event.get("params", {})]
         # What the browser asks for itself has no page as its initiator.

@@ -5,17 +5,13 @@ from __future__ import annotations
 import sys
 import threading
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
+from counts import halves, lines_below
+from distributions import ROOT, folders
 
 import headrace
 from headrace.hookspecs import attached
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
-
-from counts import halves, lines_below
-from distributions import ROOT, folders
 
 LINES = {"core": 13_605, "kernel": 6_935, "language": 6_670}
 """The most lines of code of core, and of its halves."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from processes import run_process
 
 ROOT = Path(__file__).parents[1]
 
@@ -18,7 +18,7 @@ def test_under_full_load_with_failures_and_swaps_every_request_has_one_outcome(r
     for seconds in ("30",) if request.config.getoption("--stress") else ("3", "12", "48"):
         command = [sys.executable, "-m", "benchmarks.scheduling.soak", "--seconds", seconds]
         command += ["--seed", "1", "--json"]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        done = run_process(command, cwd=ROOT)
         assert done.stdout, done.stderr
         report = json.loads(done.stdout)
         assert report["wrong"] == []

@@ -7,22 +7,18 @@ import errno
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from distributions import tomllib
 from packaging.requirements import Requirement
+from processes import run_process
 from typer.testing import CliRunner
 
 import headrace
 from headrace_cli.app import app
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[1]
 TEMPLATE = ROOT / "templates" / "backend"
@@ -53,7 +49,7 @@ def made(tmp_path_factory) -> Path:
     """The distribution of a backend named GaussBlur."""
     folder = tmp_path_factory.mktemp("made")
     command = [sys.executable, "-m", "headrace", "new", "backend", "GaussBlur"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+    done = run_process(command, cwd=folder)
     assert (done.returncode, done.stdout) == (0, "headrace-gauss-blur\n"), done.stderr
     return folder / "headrace-gauss-blur"
 
@@ -219,13 +215,7 @@ def test_it_keeps_the_rules_of_this_repository(made):
             made / "src",
         ],
     ):
-        done = subprocess.run(
-            [sys.executable, "-m", *map(str, command)],
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=made,
-        )
+        done = run_process([sys.executable, "-m", *command], cwd=made)
         assert done.returncode == 0, done.stdout + done.stderr
 
 

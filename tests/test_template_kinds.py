@@ -6,20 +6,16 @@ import json
 import os
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from distributions import tomllib
+from processes import run_process
 from typer.testing import CliRunner
 
 import headrace
 from headrace_cli.app import app
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 pytestmark = pytest.mark.slow
 
@@ -33,15 +29,8 @@ def new(*arguments: object) -> dict:
     return json.loads(done.stdout)
 
 
-def run(*command: object, cwd: Path, **environment: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, *map(str, command)],
-        cwd=cwd,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def run(*command: object, cwd: Path, **environment: str):
+    return run_process([sys.executable, *command], cwd=cwd, env={**os.environ, **environment})
 
 
 @pytest.fixture(scope="module", params=["image", "text", "array"])

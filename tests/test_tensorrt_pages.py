@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from distributions import tomllib
 from following import Needs, follow
 from pages import Page, run, shell
 
@@ -23,11 +23,6 @@ PAGES = {
     name: Page(f"docs/tensorrt/{name}.md")
     for name in ("README", "running", "building", "finding_faults")
 }
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 
 def polygraphy(command: str):

@@ -5,17 +5,13 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import check_gpu
 import pytest
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from distributions import tomllib
+from processes import run_process
 
 ROOT = Path(__file__).resolve().parents[1]
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -38,13 +34,7 @@ def chosen(tmp_path):
         for name, text in modules.items():
             (tmp_path / f"test_{name}.py").write_text(f"import pytest\n{text}")
         collect = ["-q", "--collect-only", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", marks]
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", *collect],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = run_process([sys.executable, "-m", "pytest", *collect], cwd=tmp_path)
         assert done.returncode in (0, 5), done.stdout + done.stderr
         return re.findall(r"^test_\w+\.py::(\w+)$", done.stdout, re.MULTILINE)
 
@@ -108,7 +98,7 @@ def clone(folder, python):
 
     def run(*arguments: str):
         command = [folder / "dev", "test", *arguments]
-        return subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+        return run_process(command, env=environ)
 
     return run
 
@@ -151,12 +141,7 @@ def all_parts(tmp_path, failing, *arguments):
         f'#!/bin/sh\necho "$*" >> notes\ncase "$2" in {failing}) exit 3 ;; esac\n'
     )
     (tmp_path / "dev").chmod(0o755)
-    done = subprocess.run(
-        ["bash", tmp_path / "all", "test", "all", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_process(["bash", tmp_path / "all", "test", "all", *arguments])
     notes = tmp_path / "notes"
     return done, [line.split() for line in notes.read_text().splitlines()] if notes.exists() else []
 

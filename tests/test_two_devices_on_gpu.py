@@ -1,11 +1,11 @@
 """Two devices in one process: linked nodes, arrays that come from elsewhere, and memory where nothing asked for it."""
 
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from processes import run_process
 
 import headrace
 from headrace.errors import InputError
@@ -209,9 +209,7 @@ for config in (on_device, {"backend": "CpuTensor", "device": "cpu"}):
 
 
 def test_an_instance_on_the_second_device_takes_no_memory_of_the_first():
-    done = subprocess.run(
-        [sys.executable, "-c", UNUSED], capture_output=True, text=True, timeout=300, check=False
-    )
+    done = run_process([sys.executable, "-c", UNUSED], timeout=300)
     lines = done.stdout.splitlines()
     assert done.returncode == 0, done.stderr
     if lines[0] == "8.0 True":

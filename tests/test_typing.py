@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from processes import run_process
 
 pytestmark = pytest.mark.slow
 
@@ -18,7 +18,7 @@ PROGRAM = Path(__file__).with_name("typed_consumer.py")
 def test_mypy_finds_in_a_program_what_is_wrong_and_nothing_else(pytestconfig):
     cache = pytestconfig.rootpath / ".pytest_cache" / "mypy" / "typing"
     check = [sys.executable, "-m", "mypy", "--strict", "--config-file=", f"--cache-dir={cache}"]
-    done = subprocess.run([*check, PROGRAM], capture_output=True, text=True, check=False)
+    done = run_process([*check, PROGRAM])
     assert (done.returncode, done.stdout.splitlines()[-1]) == (
         0,
         "Success: no issues found in 1 source file",
@@ -37,6 +37,6 @@ def test_pyright_finds_in_a_program_what_is_wrong_and_nothing_else(tmp_path):
     project.write_text(json.dumps(settings), encoding="utf-8")
     shutil.copy(PROGRAM, tmp_path)
     check = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, "-p"]
-    done = subprocess.run([*check, project], capture_output=True, text=True, check=False)
+    done = run_process([*check, project])
     assert json.loads(done.stdout)["summary"]["filesAnalyzed"] == 1
     assert done.returncode == 0, done.stdout

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 import threading
 
 import pytest
 from pages import Page
+from processes import run_process
 
 import headrace
 from headrace.errors import DeadlineExceededError, NoMemoryError, RequestsFailed
@@ -25,13 +25,8 @@ def test_pdb_shows_the_data_and_goes_on_or_fails_the_request(typed, status, back
     config.write_text(config.read_text().replace('backend = "Stop"', f'backend = "{backend}"'))
     (tmp_path / "photo.jpg").write_bytes(b"x" * 71)
     (command,) = re.findall(r"`headrace (run stop\.toml .*?)`", PAGE.text)
-    done = subprocess.run(
-        [sys.executable, "-m", "headrace", *command.split()],
-        cwd=tmp_path,
-        input=typed,
-        capture_output=True,
-        text=True,
-        check=False,
+    done = run_process(
+        [sys.executable, "-m", "headrace", *command.split()], cwd=tmp_path, input=typed
     )
     assert "(Pdb) 71\n" in done.stdout
     assert done.returncode == status, done.stderr

@@ -10,11 +10,11 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from processes import run_process
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -90,12 +90,9 @@ def changed(tmp_path):
         for file, text in texts.items():
             file.write_text(text, encoding="utf-8")
         is_copy = f"assert headrace.__file__.startswith({str(tmp_path)!r})"
-        ended = subprocess.run(
+        ended = run_process(
             [sys.executable, "-c", "\n".join([WAYS, is_copy, program])],
             env={**os.environ, "PYTHONPATH": str(tmp_path)},
-            capture_output=True,
-            text=True,
-            check=False,
         )
         assert ended.returncode == 0, ended.stderr
         return json.loads(ended.stdout)

@@ -13,6 +13,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from processes import run_process
 from typer.testing import CliRunner
 
 import headrace
@@ -364,7 +365,7 @@ def test_a_reader_that_went_away_is_told_by_the_status(command):
 @pytest.mark.skipif(os.name != "posix", reason="closes a descriptor in a shell")
 def test_a_closed_stdout_is_no_error():
     text = f"{sys.executable} -m headrace explain Identity >&-"
-    done = subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=False)
+    done = run_process(["sh", "-c", text])
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
+
+from processes import run_process
 
 LIBRARY = """
 from dataclasses import dataclass
@@ -46,10 +47,7 @@ def test_a_type_is_written_by_the_function_that_an_entry_point_names(tmp_path):
     (tmp_path / "a.bin").write_bytes(b"four")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
     printed = [
-        subprocess.run(
-            [sys.executable, "-m", "headrace_cli", "run", "p.toml", "a.bin", *more],
-            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=True,
-        ).stdout
+        run_process([sys.executable, "-m", "headrace_cli", "run", "p.toml", "a.bin", *more], cwd=tmp_path, env=environment, timeout=300, check=True).stdout
         for more in (["--json"], [])
     ]  # fmt: skip
     # Where the function raises, the value is written as any other dataclass.

@@ -18,6 +18,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from processes import run_process
 from typer.testing import CliRunner
 
 import headrace
@@ -539,12 +540,8 @@ def test_ctrl_c_while_it_builds_ends_it_as_soon_as_init_has_noticed(tmp_path):
     )
     config = tmp_path / "slow.toml"
     config.write_text('import = ["slow.py"]\nbackend = "Polite"\n')
-    done = subprocess.run(
-        [sys.executable, "-m", "headrace", "run", str(config), str(config)],
-        capture_output=True,
-        text=True,
-        timeout=FAILS_LATE_S,
-        check=False,
+    done = run_process(
+        [sys.executable, "-m", "headrace", "run", str(config), str(config)], timeout=FAILS_LATE_S
     )
     assert done.returncode == 128 + signal.SIGINT, done.stderr
     assert done.stdout == "noticed\n"

@@ -6,11 +6,11 @@ import errno
 import io
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from processes import run_process
 from typer.testing import CliRunner
 
 import headrace
@@ -656,7 +656,7 @@ def test_a_shell_completes_commands_options_and_names(monkeypatch):
         assert name in found.stdout.split()
     command = [sys.executable, "-m", "headrace"]
     environ = {**os.environ, **typed("che")}
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    done = run_process(command, env=environ)
     assert (done.stdout.split(), done.stderr) == (["check"], "")
     # Which shell it is would be looked for among the processes that have started this one.
     monkeypatch.setattr("shellingham.detect_shell", lambda: ("bash", "/bin/bash"))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from processes import run_process
 
 import headrace
 from headrace.policies import BatchPolicy, BestFit, DispatchPolicy, Greedy
@@ -38,9 +38,7 @@ def test_the_module_is_light():
         "import sys, headrace; headrace.plugins.Plugin\n"
         "print([m for m in ('pydantic', 'importlib.metadata', 'pluggy', 'numpy') if m in sys.modules])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
+    done = run_process([sys.executable, "-c", program], check=True)
     assert done.stdout == "[]\n"
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from processes import run_process
 from typer.testing import CliRunner
 
 import headrace
@@ -80,10 +80,8 @@ class ShoutConformance(BackendConformance):
 
 
 def run(*args, cwd=None, **environment):
-    return subprocess.run(
+    return run_process(
         [sys.executable, *args],
-        capture_output=True,
-        text=True,
         timeout=300,
         cwd=cwd,
         env={**os.environ, "COLUMNS": "200", **environment},

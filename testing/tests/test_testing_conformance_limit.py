@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import os
 import re
-import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import pytest
+from processes import run_process
 
 import headrace
 from headrace.errors import InputError
@@ -59,13 +59,7 @@ class TestALimitOfTime:
             "    ctypes.PyDLL(None).pause()\n"
             "with limit.Limit(0.1, '', 2)(): forward()\n"
         )
-        ended = subprocess.run(
-            [sys.executable, "-c", program],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        ended = run_process([sys.executable, "-c", program], timeout=120)
         assert (ended.returncode, ended.stdout) == (1, "")
         assert "in forward" in ended.stderr
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from processes import run_process
 
 import headrace_testing.interleavings
 from headrace_testing.interleavings import InterleavingError, check, explore, settle, unsupported
@@ -101,7 +101,7 @@ def test_ctrl_c_comes_between_lines():
 
 def run_command(*given):
     command = [sys.executable, "-m", "headrace_testing.interleavings", *map(str, given)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return run_process(command)
 
 
 def test_the_command_explores_reports_and_runs_again(tmp_path):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import textwrap
 import threading
 from pathlib import Path
 
 import pytest
+from processes import run_process
 
 import headrace
 from headrace.errors import ClosedError, ContractError
@@ -63,12 +63,8 @@ from_python_3_11 = pytest.mark.skipif(
 def run(program):
     """Run a program, which ends with status 0, and give what it prints."""
     text = PROGRAM.format(here=str(Path(__file__).parents[1]), late=LATE_S, hangs=HANGS_S)
-    done = subprocess.run(
-        [sys.executable, "-c", text + textwrap.dedent(program)],
-        capture_output=True,
-        text=True,
-        timeout=HANGS_S + LATE_S,
-        check=False,
+    done = run_process(
+        [sys.executable, "-c", text + textwrap.dedent(program)], timeout=HANGS_S + LATE_S
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

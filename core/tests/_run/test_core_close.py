@@ -6,7 +6,6 @@ import asyncio
 import copy
 import gc
 import pickle
-import subprocess
 import sys
 import threading
 import types
@@ -15,6 +14,7 @@ from functools import partial
 
 import pytest
 from internals import CloseStack
+from processes import run_process
 
 import headrace
 from headrace.errors import ClosedError
@@ -483,9 +483,7 @@ atexit.register(no_more_threads)  # before headrace's own: the last registered c
 
 
 def test_backends_are_closed_at_exit_where_no_thread_can_be_started():
-    run = subprocess.run(
-        [sys.executable, "-c", ENDS], capture_output=True, text=True, timeout=300, check=False
-    )
+    run = run_process([sys.executable, "-c", ENDS], timeout=300)
     assert (run.stdout, run.returncode) == ("closed\nclosed\n", 0), run.stderr
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 from internals import at_exit
+from processes import run_python
 
 FAILS_LATE_S = 600.0
 """A process that hangs fails its test after this; nothing else is measured in seconds."""
@@ -69,13 +69,10 @@ def background(function, *args, **kwargs):
 
 
 def run(program, *, status=0, before=COMMON):
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", before + textwrap.dedent(program)],
-        capture_output=True,
+    done = run_python(
+        before + textwrap.dedent(program),
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
-        text=True,
         timeout=FAILS_LATE_S,
-        check=False,
     )
     assert done.returncode == status, done.stdout + done.stderr
     return done.stdout

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import subprocess
 import sys
 import threading
 from threading import get_ident
 from typing import ClassVar
 
 import pytest
+from processes import run_process
 
 import headrace
 from headrace.errors import InputError
@@ -246,13 +246,7 @@ print(pipe({"data": 1}, timeout=60))
 
 
 def test_where_no_thread_can_be_started_nothing_waits_for_one():
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_THREADS],
-        capture_output=True,
-        text=True,
-        timeout=LATE_S,
-        check=False,
-    )
+    done = run_process([sys.executable, "-c", WITHOUT_THREADS], timeout=LATE_S)
     why = "can't start new thread [node 'main'"
     not_run = f"no thread could be started to run the batch: {why}]"
     not_built = f"no thread could be started for it: {why}, backend 'BackgroundThread', instance 0]"

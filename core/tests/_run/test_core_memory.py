@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import subprocess
 import sys
 import textwrap
 import threading
@@ -17,6 +16,7 @@ import traceback
 import weakref
 
 import pytest
+from processes import run_process
 
 import headrace
 from headrace.errors import BackendError, ConfigError, HeadraceError, RequestsFailed, SetupError
@@ -431,12 +431,8 @@ def test_in_the_development_mode_of_python_the_variables_stay():
         print(frames.tb_frame.f_code.co_name, frames.tb_frame.f_locals.get("clue"))
     """
     for switches, seen in (([], "forward None"), (["-X", "dev"], "forward 42")):
-        done = subprocess.run(
-            [sys.executable, *switches, "-c", textwrap.dedent(program)],
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=True,
+        done = run_process(
+            [sys.executable, *switches, "-c", textwrap.dedent(program)], timeout=300, check=True
         )
         assert done.stdout.strip() == seen
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import json
-import subprocess
 import sys
 import threading
 from fractions import Fraction
@@ -13,6 +12,7 @@ from fractions import Fraction
 import internals
 import numpy as np
 import pytest
+from processes import run_process
 from sending import WAYS
 
 import headrace
@@ -576,9 +576,7 @@ for one in found:
 )
 def test_a_blocking_call_in_a_coroutine_warns_once(way):
     program = WARNS.format(way=way)
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
-    )
+    done = run_process([sys.executable, "-c", program], timeout=60, check=True)
     (said,) = done.stdout.splitlines()
     assert said.startswith("RuntimeWarning 9 ")
     assert "await pipe.call_async(" in said

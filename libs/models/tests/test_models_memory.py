@@ -460,6 +460,32 @@ def test_a_first_call_waits_until_those_have_left_that_make_room(says):
         assert (living, present(models)) == ([1], {"front", "a"})
 
 
+def test_a_first_call_waits_for_room_no_longer_than_its_deadline(says):
+    class AsksSoon(Asks):
+        """Gives the model that ``data`` names no time."""
+
+        def forward(self, batch):
+            (request,) = batch
+            call_model(self.models, request["data"], {"data": 0}, timeout=0).result(60)
+
+    headrace.register("AsksSoon", AsksSoon, replace=True)
+    given = {**asking(front=""), "soon": {"backend": "AsksSoon"}, "a": saying("a")}
+    given |= {"b": saying("b")}
+    sizes = {**dict.fromkeys("ab", "1 GiB"), "front": "1 MiB", "soon": "1 MiB"}
+    budget = memory("1.5 GiB", sizes=sizes)
+    with Models(given, preload=False, memory=budget) as models:
+        models("b", {"data": 0})
+        with models.lease("b") as pipe:
+            with pytest.raises(
+                headrace.errors.DeadlineExceededError, match="no room for model 'a'"
+            ):
+                models("soon", {"data": "a"})
+            assert pipe({"data": 0})["result"] == "b"
+        for name in ("a", "b", "a"):  # the refused call has taken nothing for good
+            assert models(name, {"data": 0})["result"] == name
+        assert models("front", {"data": "a"})["result"] == "a"
+
+
 def test_two_first_calls_that_wait_for_each_other_are_not_both_refused(says):
     given = {**asking(left="", right=""), "a": saying("a"), "b": saying("b")}
     for _ in range(10):

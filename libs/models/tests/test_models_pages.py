@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import re
-import sys
 
 import pytest
+from distributions import tomllib
 from pages import Page
 
 from headrace_models import Exchange
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 pytestmark = pytest.mark.first(
     "serve over HTTP and gRPC, with models by name: as the pages show it"

@@ -3,7 +3,6 @@
 import ctypes
 import os
 import platform
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cv_helpers import refused
+from processes import run_python
 from pydantic import ValidationError
 
 import headrace
@@ -53,13 +53,7 @@ PYPROJECT = Path(__file__).parent.parent / "pyproject.toml"
 
 
 def python(program, **environment):
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-c", program],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        env={**os.environ, **environment},
-    )
+    return run_python(program, timeout=240, env={**os.environ, **environment})
 
 
 def test_every_backend_has_its_entry_point():

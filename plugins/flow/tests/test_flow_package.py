@@ -5,10 +5,10 @@ from __future__ import annotations
 import inspect
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
+from distributions import tomllib
 from typer.testing import CliRunner
 
 import headrace
@@ -16,11 +16,6 @@ import headrace_flow
 from headrace.policies import Greedy
 from headrace_cli.app import app
 from headrace_flow import conditions
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 GIVES = re.compile(r"``(\S[^`]*)`` gives ``(.+)``::\n\n((?:(?: +.*)?\n)+)")

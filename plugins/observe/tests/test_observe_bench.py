@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import threading
 from functools import partial
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 import pytest
+from processes import run_process
 from typer.testing import CliRunner
 
 import headrace
@@ -337,12 +337,9 @@ def test_an_interrupt_leaves_complete_figures_and_130(tmp_path):
     )
     (tmp_path / "stop.toml").write_text('import = ["stop.py"]\nbackend = "Stop"\n')
     args = ["bench", "stop.toml", "--data", "uint8:4", "--clients", "1", "--seconds", "60"]
-    done = subprocess.run(
+    done = run_process(
         [sys.executable, "-c", MAIN, *args, "--warm-up", "0", "--json", "--save-times", "t.json"],
         cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
         timeout=300,
     )
     assert done.returncode == 130, done.stderr

@@ -20,6 +20,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from processes import run_process
 
 import headrace
 
@@ -84,13 +85,7 @@ def opened(trace: Path, folder: Path) -> dict:
         encoding="utf-8",
     )
     more = [f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=60000", "--dump-dom"]
-    shown = subprocess.run(
-        [CHROMIUM, *HEADLESS, *more, page.as_uri()],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=300,
-    ).stdout
+    shown = run_process([CHROMIUM, *HEADLESS, *more, page.as_uri()], check=True, timeout=300).stdout
     found = re.search(r"FOUND([\w+/=]+)END", shown)
     assert found, "the tracing page could not read the trace"
     return json.loads(base64.b64decode(found[1]))

@@ -12,7 +12,6 @@ import os
 import pickle
 import re
 import socket
-import subprocess
 import sys
 import threading
 import urllib.error
@@ -24,6 +23,7 @@ from types import SimpleNamespace
 
 import prometheus_client
 import pytest
+from distributions import tomllib
 from opentelemetry import metrics as metrics_api
 from opentelemetry import trace as api
 from opentelemetry.sdk.metrics import MeterProvider
@@ -31,12 +31,8 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from processes import run_process
 from prometheus_client.parser import text_string_to_metric_families
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 import headrace
 import headrace_observe
@@ -810,5 +806,5 @@ with started("second"):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_neither_keeps_the_port_nor_gives_the_metrics_of_its_parent():
     command = [sys.executable, "-c", FORKS, str(free_port())]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = run_process(command, timeout=60)
     assert (done.stdout, done.returncode) == ("[] ['parent']\n200\n", 0), done.stderr

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from processes import run_process
 
 import headrace
 import headrace_observe
@@ -456,12 +457,10 @@ def test_a_trace_that_cannot_be_written_is_an_error_and_no_older_file_passes_for
     if before is not None:
         (tmp_path / "out.json").write_text(before)
     args = ("trace", "Identity", "a.txt", "--repeat", "500", "-o", "out.json", "--json")
-    done = subprocess.run(
+    done = run_process(
         [sys.executable, "-m", "headrace", *args],
         cwd=tmp_path,
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
         preexec_fn=limited,
         timeout=300,
     )

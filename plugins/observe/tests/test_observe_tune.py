@@ -11,6 +11,7 @@ from array import array
 from collections import Counter
 
 import pytest
+from distributions import tomllib
 from typer.testing import CliRunner
 
 import headrace
@@ -24,11 +25,6 @@ from headrace_observe.tune.goals import read_goal
 from headrace_observe.tune.search import search
 from headrace_observe.tune.space import Dimension, as_layer, space_of
 from headrace_observe.tune.trials import Trials
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 
 def figures(throughput=100.0, p99=40.0, failed=0.0):

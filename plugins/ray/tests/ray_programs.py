@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
+
+from processes import run_process
 
 FAILS_LATE_S = 180.0
 """A test that hangs fails after this; nothing else is measured in seconds."""
@@ -76,11 +77,6 @@ class Client(threading.Thread):
 
 def run_program(path, *args, **environment):
     """Run a program with this Python; return how it ended and what it printed."""
-    return subprocess.run(
-        [sys.executable, str(path), *args],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=FAILS_LATE_S,
-        env={**os.environ, **environment},
+    return run_process(
+        [sys.executable, str(path), *args], timeout=FAILS_LATE_S, env={**os.environ, **environment}
     )

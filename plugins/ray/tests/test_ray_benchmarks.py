@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from processes import run_process
 from ray_programs import FAILS_LATE_S
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -19,12 +19,9 @@ pytestmark = pytest.mark.skipif(
 def run(module, folder, *arguments):
     """Run a benchmark, which starts a cluster of its own; return the figures it wrote."""
     file = folder / "figures.json"
-    done = subprocess.run(
+    done = run_process(
         [sys.executable, "-m", module, "--quick", "--json", str(file), *arguments],
         cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
         timeout=2 * FAILS_LATE_S,
     )
     assert done.returncode == 0, done.stderr

@@ -9,7 +9,9 @@ from pages import Page
 from ray_programs import run_program
 
 SHOWN = next(iter(Page("docs/functions.md", "A data frame").blocks("text")))
-PANDAS, RAY = (re.search(rf"# {name}.*\n((?:.+\n|\n    )+)", SHOWN)[1] for name in ("pandas", "Ray"))
+PANDAS, RAY = (
+    re.search(rf"# {name}.*\n((?:.+\n|\n    )+)", SHOWN)[1] for name in ("pandas", "Ray")
+)
 PROGRAM = """
 import headrace, pandas, ray
 

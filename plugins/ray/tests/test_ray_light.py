@@ -1,9 +1,9 @@
 """What needs no cluster, and no Ray: names, options, checks."""
 
-import subprocess
 import sys
 
 import pytest
+from processes import run_process
 
 import headrace
 from headrace.errors import ConfigError
@@ -24,7 +24,7 @@ sys.meta_path.insert(0, Block())
 
 def run(code, folder):
     command = [sys.executable, "-W", "error", "-c", BLOCKED + code]
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
+    return run_process(command, cwd=folder)
 
 
 @pytest.mark.parametrize(

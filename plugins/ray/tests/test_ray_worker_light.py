@@ -19,6 +19,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from processes import run_process
 from ray_programs import FAILS_LATE_S, Client, built, until, wait_until_gone
 
 import headrace
@@ -170,7 +171,7 @@ def test_nothing_outlives_the_program_that_asked_for_it(near, tmp_path):
         "print(pipe.describe()['nodes']['main']['tree']['built']['process'], flush=True)\n"
         "os.kill(os.getpid(), 9)\n"
     )
-    done = subprocess.run([sys.executable, program], capture_output=True, text=True, check=False)
+    done = run_process([sys.executable, program])
     assert done.returncode == -9, done.stderr
     wait_until_gone(int(done.stdout))
 

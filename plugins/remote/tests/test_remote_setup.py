@@ -6,13 +6,12 @@ import json
 import logging
 import pickle
 import socket
-import subprocess
-import sys
 
 import grpc
 import numpy as np
 import pytest
 from certificate_files import write_certificates
+from processes import run_python
 from remote_servers import ROWS, StandIn
 
 import headrace
@@ -28,9 +27,7 @@ def test_check_needs_no_network_and_loads_neither_grpc_nor_numpy():
         "headrace.PipelineConfig.load(config); headrace.explain(config);"
         "print(sorted({'grpc', 'numpy', 'google.protobuf'} & set(sys.modules)))"
     )
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False
-    )
+    done = run_python(code)
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
 
 

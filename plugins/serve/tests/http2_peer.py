@@ -94,6 +94,9 @@ class Transport:
     def get_extra_info(self, name):
         return {"peername": ("127.0.0.1", 1)}[name]
 
+    def is_closing(self):
+        return self.is_closed
+
     def can_write_eof(self):
         return True
 

@@ -26,7 +26,7 @@ from headrace.errors import ConfigError, OverloadedError
 from headrace_serve import Limits, Server, asgi
 from headrace_serve.admission.unpacking import UnpackingQueue
 from headrace_serve.grpc.messages import message
-from headrace_serve.http import exchange
+from headrace_serve.http import bodies
 
 
 def connect(server):
@@ -317,13 +317,13 @@ def test_what_a_connection_refuses_by_itself_is_logged_and_counted_as_well(servi
 
 
 def test_compressed_bodies_take_turns_instead_of_each_others_room(serving, monkeypatch):
-    whole, opened = exchange.unpack, threading.Event()
+    whole, opened = bodies.unpack, threading.Event()
 
     def slow(*given):
         assert opened.wait(60)
         return whole(*given)
 
-    monkeypatch.setattr(exchange, "unpack", slow)
+    monkeypatch.setattr(bodies, "unpack", slow)
     headrace.register("ServeLength", len, replace=True)
     limits = Limits(max_body_bytes=100_000, max_inflight_bytes=600_000)
     server = serving({"m": {"backend": "ServeLength", "max": 8}}, limits=limits)
@@ -347,13 +347,13 @@ def test_compressed_bodies_take_turns_instead_of_each_others_room(serving, monke
 
 
 def test_small_bodies_are_unpacked_at_once_and_no_client_takes_all_turns(serving, monkeypatch):
-    whole, opened = exchange.unpack, threading.Event()
+    whole, opened = bodies.unpack, threading.Event()
 
     def slow(body, *given):
         assert len(body) < 1000 or opened.wait(60)
         return whole(body, *given)
 
-    monkeypatch.setattr(exchange, "unpack", slow)
+    monkeypatch.setattr(bodies, "unpack", slow)
     headrace.register("ServeLength", len, replace=True)
     server = serving({"m": {"backend": "ServeLength", "max": 8}})
     large = gzip.compress(random.Random(0).randbytes(20_000))
@@ -575,6 +575,25 @@ def test_answered_requests_do_not_wait_for_the_garbage_collector(serving):
             assert all(alive(kind) <= before[kind] + 2 for kind in before)
     finally:
         gc.enable()
+
+
+def test_connections_that_wait_hold_nothing_of_their_last_requests(serving, held_bytes):
+    server = serving({"m": {"backend": "Call(builtins:len)"}})
+    sent, count = head("/run/m", 60_000) + bytes(60_000), 40
+    with contextlib.ExitStack() as stack:
+        connections = [stack.enter_context(connect(server)) for _ in range(count)]
+        for one in connections:
+            one.sendall(head("/run/m", 1) + b"a")
+            assert answer_of(one)[0] == 200
+        tracemalloc.start()
+        stack.callback(tracemalloc.stop)
+        for one in connections:
+            one.sendall(sent)
+            assert answer_of(one)[0] == 200
+        assert held_bytes(server) == 0
+        now, most = tracemalloc.get_traced_memory()
+    assert most > len(sent)
+    assert now < count * len(sent) // 4
 
 
 def test_pages_of_other_origins_read_nothing_unless_they_are_named(serving):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gzip
+import os
 import shutil
 import socket
 import subprocess
@@ -518,18 +519,46 @@ def test_the_port_of_those_who_operate_speaks_no_grpc(serving):
         assert made.recv(65536).startswith(b"HTTP/1.1 4")
 
 
+def by_go(request, package):
+    """Return a program that Go builds once."""
+    program = request.config.cache.mkdir("go") / package.rpartition("/")[2]
+    if not program.exists():
+        env = {**os.environ, "GOBIN": str(program.parent)}
+        subprocess.run(["go", "install", f"{package}@latest"], check=True, env=env)
+    return program
+
+
 @pytest.mark.peers
 @pytest.mark.skipif(shutil.which("go") is None, reason="needs go")
 @pytest.mark.parametrize("words", [(), ("-S",)])
-def test_h2spec_finds_nothing(serving, tmp_path_factory, words, request):
-    """The conformance suite of HTTP/2, which Go fetches."""
-    folder = request.config.cache.mkdir("h2spec")
-    program = folder / "h2spec"
-    if not program.exists():
-        package = "github.com/summerwind/h2spec/cmd/h2spec@latest"
-        env = {**__import__("os").environ, "GOBIN": str(folder)}
-        subprocess.run(["go", "install", package], check=True, env=env)
+def test_h2spec_finds_nothing(serving, words, request):
+    """The conformance suite of HTTP/2."""
+    program = by_go(request, "github.com/summerwind/h2spec/cmd/h2spec")
     server = serving(IDENTITY, grpc_port=0)
     where = ["-h", server.host, "-p", str(server.grpc_port), "-o", "10"]
     done = subprocess.run([program, *where, *words], capture_output=True, text=True, check=False)
     assert " 0 skipped, 0 failed" in done.stdout, done.stdout[-5000:]
+
+
+@pytest.mark.peers
+@pytest.mark.skipif(shutil.which("go") is None, reason="needs go")
+def test_grpcurl_finds_services_and_asks(serving, request):
+    """The client of Go, which learns the messages by reflection."""
+    program = by_go(request, "github.com/fullstorydev/grpcurl/cmd/grpcurl")
+    server = serving(IDENTITY, grpc_port=0)
+
+    def told(port, *words):
+        where = f"127.0.0.1:{port}"
+        given = [one for one in words if one.startswith("{")]
+        command = [program, "-plaintext", *(["-d", given[0]] if given else []), where]
+        command += [one for one in words if one not in given]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    tensor = '{"name":"data","datatype":"BYTES","shape":[1],"contents":{"bytes_contents":["YWJj"]}}'
+    question = f'{{"model_name":"m","inputs":[{tensor}]}}'
+    for port in (server.grpc_port, server.port):
+        assert "inference.GRPCInferenceService" in told(port, "list").split()
+        assert "SERVING" in told(port, "grpc.health.v1.Health/Check")
+        for method in ("ModelInfer", "ModelStreamInfer"):
+            answer = told(port, question, f"inference.GRPCInferenceService/{method}")
+            assert "AwAAAGFiYw==" in answer  # the length, and abc

@@ -437,6 +437,11 @@ def test_random_frames_break_nothing():
 
 
 @pytest.mark.slow
+def test_many_random_frames_break_nothing():
+    shake(12, 50_000)
+
+
+@pytest.mark.stress
 @pytest.mark.parametrize("seed", range(20))
 def test_a_million_random_frames_break_nothing(seed):
     shake(seed, 50_000)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from environments import environment_with
+from processes import run_process
 
 import headrace
 from headrace import errors
@@ -28,7 +28,7 @@ def peers(tmp_path_factory):
     """The folders, and what the libraries make of texts by them."""
     folder = tmp_path_factory.mktemp("peers")
     made = [environment_with(*LIBRARIES) / "python", HERE / "make_peers.py", folder]
-    done = subprocess.run(made, capture_output=True, text=True, check=False)
+    done = run_process(made)
     assert done.returncode == 0, done.stderr
     return folder
 

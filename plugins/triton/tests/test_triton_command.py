@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import re
-import sys
 
 import numpy as np
 import pytest
+from distributions import tomllib
 from typer.testing import CliRunner
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 from headrace_cli.app import app
 from headrace_models import Models

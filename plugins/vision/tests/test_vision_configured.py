@@ -21,6 +21,7 @@ import cv2
 import numpy as np
 import pytest
 import supervision as sv
+from processes import run_process
 from typer.testing import CliRunner
 from web_servers import serving
 
@@ -416,10 +417,7 @@ def test_the_tables_of_a_file_are_the_arguments_of_what_they_make():
 def test_python_that_drops_docstrings_has_the_same_tables_without_descriptions():
     code = "from headrace_vision import VisionConfig; print(sorted(VisionConfig.model_json_schema()['$defs']))"
     texts = [
-        subprocess.run(
-            [sys.executable, flag, "-c", code], capture_output=True, text=True, check=True
-        ).stdout
-        for flag in ("-O", "-OO")
+        run_process([sys.executable, flag, "-c", code], check=True).stdout for flag in ("-O", "-OO")
     ]
     assert "SourceTable" in texts[0]
     assert texts[0] == texts[1]

@@ -7,7 +7,6 @@ import hashlib
 import io
 import itertools
 import struct
-import subprocess
 import sys
 import threading
 from fractions import Fraction
@@ -16,6 +15,7 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
+from processes import run_process
 
 import headrace
 import headrace_vision
@@ -334,6 +334,6 @@ print(len(os.listdir("/proc/self/fd")) - len(before))
 def test_a_file_that_cannot_be_begun_is_closed(tmp_path, codec):
     given = film(tmp_path / "door.mp4")
     command = [sys.executable, "-B", "-c", NO_ROOM, given, str(tmp_path / "out"), codec]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = run_process(command, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["60"] * 3 + ["0"]

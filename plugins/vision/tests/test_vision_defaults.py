@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import http.server
 import socket
-import subprocess
 import sys
 
 import av
 import numpy as np
 import pytest
+from processes import run_process
 from web_servers import serving
 
 import headrace
@@ -103,9 +103,7 @@ def test_ffmpeg_writes_nothing_to_standard_error(tmp_path):
     for at in range(len(data) // 3, len(data) // 2, 7):
         data[at] ^= 0x55
     path.write_bytes(data)
-    done = subprocess.run(
-        [sys.executable, "-c", DAMAGED, str(path)], capture_output=True, text=True, timeout=300
-    )
+    done = run_process([sys.executable, "-c", DAMAGED, str(path)], timeout=300)
     frames, _ = map(int, done.stdout.split())
     assert 0 < frames < 40  # it is damaged
     assert done.stderr == ""

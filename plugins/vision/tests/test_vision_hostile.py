@@ -8,7 +8,6 @@ import io
 import json
 import socket
 import struct
-import subprocess
 import sys
 import threading
 import time
@@ -20,6 +19,7 @@ import av
 import numpy as np
 import pytest
 from PIL import Image
+from processes import run_process
 from web_servers import serving
 
 import headrace_vision
@@ -131,9 +131,7 @@ def test_a_small_file_of_huge_pictures_takes_no_memory(kit, tmp_path):
     for name, make in BOMBS.items():
         (tmp_path / name).write_bytes(make(SIDE))
         paths.append(str(tmp_path / name))
-    done = subprocess.run(
-        [sys.executable, "-c", MEASURE, small, *paths], capture_output=True, text=True, check=True
-    )
+    done = run_process([sys.executable, "-c", MEASURE, small, *paths], check=True)
     grown, said = json.loads(done.stdout.splitlines()[-1])
     for path in paths:
         (error,) = said[path]

@@ -12,13 +12,13 @@ import heapq
 import itertools
 import os
 import random
-import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
+from processes import run_process
 
 import headrace
 from headrace_vision import VideoRunner
@@ -266,7 +266,7 @@ def come_and_go(for_s):
 def test_sources_that_come_and_go_leave_nothing_behind(for_s):
     # In a process of its own: the memory of this one is that of the tests before as well.
     program = [sys.executable, __file__, str(for_s)]
-    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    done = run_process(program)
     assert done.returncode == 0, done.stderr
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from processes import run_process
 
 import headrace
 from headrace.errors import BackendError, ClosedError
@@ -312,9 +313,7 @@ def test_the_interpreter_ends_though_a_runner_was_never_closed(kit, tmp_path):
         "r = headrace_vision.VideoRunner({'backend': 'Identity'}, ordered='Identity'); "
         f"it = r.run({video!r}, loop=True); print(next(it).frame)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], check=True, timeout=300, capture_output=True, text=True
-    )
+    done = run_process([sys.executable, "-c", program], check=True, timeout=300)
     assert done.stdout == "0\n"
 
 

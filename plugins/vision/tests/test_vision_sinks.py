@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -17,6 +16,7 @@ import onnx
 import pytest
 import supervision as sv
 from onnx import TensorProto, helper
+from processes import run_process
 
 import headrace
 from headrace.errors import InputError
@@ -244,7 +244,7 @@ for kind in kinds:
 def test_a_disk_that_is_full_fails_the_sink_alone(tmp_path):
     kinds = ["SaveVideo", "SaveImages", "SaveJSONL"]
     command = [sys.executable, "-c", FULL, str(tmp_path), *kinds]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = run_process(command, timeout=300)
     assert done.returncode == 0, done.stderr
     found = [json.loads(line) for line in done.stdout.splitlines()]
     for kind, (frames, seen, status) in zip(kinds, found, strict=True):
@@ -276,9 +276,7 @@ with v.VideoRunner({"backend": "Identity"}, sinks=[v.SaveVideo("out", close_s=0)
 
 
 def test_a_sink_that_still_writes_when_the_program_ends_finishes_its_file(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", LATE], cwd=tmp_path, capture_output=True, text=True, timeout=300
-    )
+    done = run_process([sys.executable, "-c", LATE], cwd=tmp_path, timeout=300)
     assert (done.returncode, done.stdout) == (0, "14\n"), done.stderr
     assert [path.name for path in (tmp_path / "out").glob("*.mp4*")] == ["a.mp4"]
     with av.open(str(tmp_path / "out" / "a.mp4")) as video:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 from environments import environment_with
+from processes import run_process
 
 from headrace_vision import detect
 from headrace_vision.models.boxes import best_boxes
@@ -48,10 +48,7 @@ def answers(tmp_path_factory):
     python = environment_with(*LIBRARIES, beside=True) / "python"
     folder = tmp_path_factory.mktemp("peers")
     settings = {"YOLO_CONFIG_DIR": str(folder), "YOLO_OFFLINE": "1", "YOLO_AUTOINSTALL": "false"}
-    done = subprocess.run(
-        [python, HERE / "make_peers.py", folder / "peers.npz", "--networks"],
-        cwd=folder, env={**os.environ, **settings}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = run_process([python, HERE / "make_peers.py", folder / "peers.npz", "--networks"], cwd=folder, env={**os.environ, **settings})  # fmt: skip
     assert done.returncode == 0, done.stderr
     with np.load(folder / "peers.npz") as file:
         return dict(file), folder

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+from processes import run_python
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
 
@@ -107,13 +106,10 @@ def interrupt(times):
 
 
 def run(program):
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", COMMON + textwrap.dedent(program)],
+    done = run_python(
+        COMMON + textwrap.dedent(program),
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
-        capture_output=True,
-        text=True,
         timeout=FAILS_LATE_S,
-        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -6,13 +6,13 @@ import importlib.util
 import inspect
 import os
 import pickle
-import subprocess
 import sys
 import textwrap
 import typing
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from processes import run_python
 
 import headrace
 from headrace.errors import ConfigError
@@ -344,8 +344,5 @@ def test_with_both_folders_on_the_path_each_model_has_its_own(folder, tmp_path, 
     ]
     program = "import sys, headrace\nfor one in sys.argv[1:]:\n with headrace.pipe(one) as p: print(p({'data': 3})['result'])"
     path = os.pathsep.join(str(one.parent) for one in configs)
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program, *map(str, configs)],
-        env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = run_python(program, *map(str, configs), env={**os.environ, "PYTHONPATH": path})  # fmt: skip
     assert (done.stdout.split(), done.stderr) == (["3", "6"], "")

@@ -247,19 +247,15 @@ class Model:
 
     @contextlib.contextmanager
     def _built_aside(
-        self,
-        new: Version,
-        old: Version,
-        *,
-        same: bool = False,
-        exchange: Exchange | None = None,
+        self, new: Version, old: Version, *, same: bool = False, exchange: Exchange | None = None
     ) -> Iterator[None]:
         """Build a version, and run the block. If the build fails, the old version serves on and keeps the reason.
 
         The old version may leave for another model until the new one has room, and stays then until the end of the block.
 
         Args:
-            new, old: The version, and the one in whose place it will be.
+            new: The version.
+            old: The version in whose place it will be.
             same: Whether its configuration must be the old one's, apart from the device.
             exchange: How the new one proves itself.
         """
@@ -276,8 +272,8 @@ class Model:
         self, new: Version, old: Version, *, same: bool, exchange: Exchange | None
     ) -> None:
         def check(pipe: Pipeline) -> None:
-            if exchange is not None and (compared := old.pipe) is not None:
-                exchange.check_outputs(compared, pipe)
+            if exchange is not None and old.pipe is not None:
+                exchange.check_outputs(old.pipe, pipe)
 
         self.coming, served = new, new.number == old.number
         try:

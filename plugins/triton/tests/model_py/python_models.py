@@ -52,7 +52,7 @@ def table(file, about, *, in_process=False, **keys):
     return {"global": {"deadlock_after_s": 0.05}, "main": main}
 
 
-def build(folder, models, *, in_process=False, **keys):
+def build(folder, models, *, in_process=False, preload=True, **keys):
     """Return the models of ``{name: (configuration, code)}``."""
     made = {}
     for name, (about, code) in models.items():
@@ -60,7 +60,7 @@ def build(folder, models, *, in_process=False, **keys):
         made[name] = table(
             write(folder, name, HEAD + code), about, in_process=in_process, **size, **keys
         )
-    return Models(made)
+    return Models(made, preload=preload)
 
 
 ADD_SUB = """

@@ -71,6 +71,20 @@ def tell(self, request):
     assert "a version is a number above 0, got '-1'" in wrong
 
 
+def test_a_model_that_its_first_request_builds_is_ready(models):
+    asks = "    def tell(self, request): return pb_utils.is_model_ready('add_sub')\n"
+    others = {"tells": (config("tells", {}, {"OUT": TEXT}), TOLD + asks)}
+    made = models({**others, "add_sub": (ADD_SUB_CONFIG, ADD_SUB)}, preload=False)
+
+    def is_ready():
+        return json.loads(made("tells", {})["result"]["OUT"][0])
+
+    assert is_ready()
+    assert made.status()["add_sub"]["state"] == "unloaded"
+    made.unload("add_sub")
+    assert not is_ready()
+
+
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 

@@ -322,11 +322,11 @@ class Memory:
                     victims = self.step(holding)
                     if victims is None:
                         return
-                    left_s = None if until is None else until - time.monotonic()
-                    if left_s is not None and left_s <= 0:
-                        text = f"there was no room for model {holding.title!r} in time"
-                        raise DeadlineExceededError(text)
                     if not victims:
+                        left_s = None if until is None else until - time.monotonic()
+                        if left_s is not None and left_s <= 0:
+                            text = f"there was no room for model {holding.title!r} in time"
+                            raise DeadlineExceededError(text)
                         pauses_s = [each for each in (self.pause_s(), left_s) if each is not None]
                         self._changed.wait(min(pauses_s, default=None))
                 self._send_away(victims)

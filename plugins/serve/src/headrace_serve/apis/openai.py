@@ -60,9 +60,9 @@ def _row(name: str) -> dict[str, Any]:
     return {"id": name, "object": "model", "created": 0, "owned_by": "headrace"}
 
 
-def embeddings(_: Any, given: Any) -> Answering:
+def embeddings(_: Any, content: Any) -> Answering:
     """Give the vectors of texts, or of lists of tokens: each is a request, and shares batches with all others."""
-    body = _fields(given)
+    body = _fields(content)
     name, inputs = _name(body), _inputs(body.pop("input", None))
     form, width = body.pop("encoding_format", "float"), body.pop("dimensions", None)
     if form not in ("float", "base64"):

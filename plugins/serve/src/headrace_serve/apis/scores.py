@@ -25,10 +25,10 @@ _MOST_CHARACTERS: Final = 1 << 26
 """The most characters of all pairs of one request, each with the query."""
 
 
-def rerank(_: Any, given: Any) -> Answering:
+def rerank(_: Any, content: Any) -> Answering:
     """Order documents by how well they answer a query."""
     body = fields_of(
-        given, model=(str, ...), query=(str, ...), documents=(list, ...), top_n=(int, None), return_documents=(bool, False)
+        content, model=(str, ...), query=(str, ...), documents=(list, ...), top_n=(int, None), return_documents=(bool, False)
     )  # fmt: skip
     name, query, documents = body["model"], body["query"], body["documents"]
     texts = texts_of("documents", [_text_in(document) for document in documents])
@@ -45,9 +45,9 @@ def rerank(_: Any, given: Any) -> Answering:
     return {**said, "usage": {"prompt_tokens": tokens, "total_tokens": tokens}}
 
 
-def classify(_: Any, given: Any) -> Answering:
+def classify(_: Any, content: Any) -> Answering:
     """Give each text its classes, the most likely first."""
-    body = fields_of(given, model=(str, ...), input=(None, ...), raw_scores=(bool, False))
+    body = fields_of(content, model=(str, ...), input=(None, ...), raw_scores=(bool, False))
     name, texts = body["model"], body["input"]
     texts = texts_of("input", [texts] if isinstance(texts, str) else texts)
     rows, tokens = yield from classes_of(name, texts, raw=body["raw_scores"])

@@ -25,10 +25,10 @@ async def health(asked: Any) -> Any:
     return {}
 
 
-def embed(asked: Any, given: Any) -> Answering:
+def embed(asked: Any, content: Any) -> Answering:
     """Give the vectors of texts."""
     body, name = _fields(
-        asked, given, inputs=(None, ...), normalize=(bool, True), prompt_name=(str, None), dimensions=(int, None)
+        asked, content, inputs=(None, ...), normalize=(bool, True), prompt_name=(str, None), dimensions=(int, None)
     )  # fmt: skip
     texts, prompt = body["inputs"], body["prompt_name"]
     texts = texts_of("inputs", [texts] if isinstance(texts, str) else texts)
@@ -42,10 +42,10 @@ def embed(asked: Any, given: Any) -> Answering:
     return vectors
 
 
-def rank(asked: Any, given: Any) -> Answering:
+def rank(asked: Any, content: Any) -> Answering:
     """Order texts by how well they answer a query."""
     body, name = _fields(
-        asked, given, query=(str, ...), texts=(list, ...), raw_scores=(bool, False), return_text=(bool, False)
+        asked, content, query=(str, ...), texts=(list, ...), raw_scores=(bool, False), return_text=(bool, False)
     )  # fmt: skip
     texts = texts_of("texts", body["texts"])
     scores, _ = yield from relevances_of(name, body["query"], texts, raw=body["raw_scores"])
@@ -55,9 +55,9 @@ def rank(asked: Any, given: Any) -> Answering:
     return sorted(rows, key=lambda row: -row["score"])
 
 
-def predict(asked: Any, given: Any) -> Answering:
+def predict(asked: Any, content: Any) -> Answering:
     """Give the classes of a text, of two texts, or of each of a list of these in lists."""
-    body, name = _fields(asked, given, inputs=(None, ...), raw_scores=(bool, False))
+    body, name = _fields(asked, content, inputs=(None, ...), raw_scores=(bool, False))
     texts = body["inputs"]
     several = isinstance(texts, list) and any(isinstance(element, list) for element in texts)
     inputs = [_input(element) for element in texts] if several else [_input(texts)]
@@ -73,9 +73,9 @@ def _input(given: Any) -> Any:
     return texts[0] if len(texts) == 1 else texts
 
 
-def _fields(asked: Any, given: Any, **known: tuple[Any, Any]) -> tuple[dict[str, Any], str]:
+def _fields(asked: Any, content: Any, **known: tuple[Any, Any]) -> tuple[dict[str, Any], str]:
     """Return the fields of a body, and the name of the model, whose tokenizer decides what becomes of long texts."""
-    body = fields_of(given, **known, truncate=(bool, None), truncation_direction=(str, None))
+    body = fields_of(content, **known, truncate=(bool, None), truncation_direction=(str, None))
     name = only_model(asked, "Text Embeddings Inference")
     if body["truncation_direction"] not in {None, "Right"}:
         raise InputError("truncation_direction", expected="Right", got=body["truncation_direction"])

@@ -403,13 +403,14 @@ class Call(Stream):
             answer = await self._packed(answer)
         if self.is_closed:
             return
-        self._unsent = len(answer)
-        self._door.service.note_unsent(self._unsent)
-        connection = self.connection
-        connection.send_head(self, head)
-        connection.send_data(self, flag + len(answer).to_bytes(4, "big"), answer)
-        connection.send_last(self, _OK_BLOCK if not self.trailing else self._last(None))
+        last = _OK_BLOCK if not self.trailing else self._last(None)
+        pieces = (flag + len(answer).to_bytes(4, "big"), answer)
         self._is_over = True
+        self._unsent = size = len(answer)
+        self._door.service.note_unsent(size)
+        if self.connection.send_answer(self, head, pieces, last):
+            self._unsent = 0
+            self._door.service.note_unsent(-size)
 
     async def _stream(self, method: Method) -> None:
         is_begun = False

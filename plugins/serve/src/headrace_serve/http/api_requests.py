@@ -21,9 +21,10 @@ from headrace_formats import write_json
 from headrace_serve.client_input import whole_number
 from headrace_serve.datatypes import from_json
 from headrace_serve.errors import BodyTooLargeError, ItemError, MediaTypeError, NotBuiltError
+from headrace_serve.http.bodies import SMALL_JSON_BYTES
 from headrace_serve.http.endpoints import Direct
 from headrace_serve.http.events import event, send_events
-from headrace_serve.http.exchange import SMALL_JSON_BYTES, Reply
+from headrace_serve.http.replies import Reply
 from headrace_serve.http.waiting import wait_for
 from headrace_serve.inference.parameters import with_trace
 from headrace_serve.inference.results import JSON, as_json_text, elements_of

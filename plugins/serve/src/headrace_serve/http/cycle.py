@@ -13,7 +13,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from headrace_formats.page import guarded
 from headrace_serve.errors import error_json
-from headrace_serve.http.exchange import Exchange, head_text
+from headrace_serve.http.exchange import Exchange
+from headrace_serve.http.replies import head_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -21,7 +21,7 @@ import orjson
 from headrace.errors import ClosedError, OverloadedError, RequestError
 from headrace.keys import REQUEST_ID
 from headrace_serve.errors import DisconnectedError
-from headrace_serve.http.exchange import Exchange, Reply
+from headrace_serve.http.replies import Reply
 from headrace_serve.inference.outcomes import run_soon
 from headrace_serve.inference.parameters import telling_unit
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from headrace_serve.admission.keys import Right
+    from headrace_serve.http.exchange import Exchange
     from headrace_serve.models.model import Model
     from headrace_serve.service import Service
 

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import InputError
-from headrace_serve.http.exchange import Reply
+from headrace_serve.http.replies import Reply
 from headrace_serve.inference.parameters import without_nulls
 
 if TYPE_CHECKING:

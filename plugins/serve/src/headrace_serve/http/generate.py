@@ -11,7 +11,7 @@ from headrace.errors import InputError, among
 from headrace_formats import write_json
 from headrace_serve.datatypes import as_json_values, from_json
 from headrace_serve.http.events import event, send_events
-from headrace_serve.http.exchange import Reply, error_body
+from headrace_serve.http.replies import Reply, error_body
 from headrace_serve.http.waiting import receive
 from headrace_serve.inference.messages import Asked, Encoded
 from headrace_serve.inference.parameters import without_nulls

@@ -11,9 +11,9 @@ from headrace.errors import InputError
 from headrace_formats.page import HEADERS, Page
 from headrace_serve.client_input import whole_number
 from headrace_serve.errors import ServeError, error_json
-from headrace_serve.http.exchange import Reply
 from headrace_serve.http.metrics import can_encode
 from headrace_serve.http.page_forms import form_of
+from headrace_serve.http.replies import Reply
 from headrace_serve.http.waiting import wait_for
 from headrace_serve.ui.graph import edges_of, nodes_of
 from headrace_serve.ui.load import MOST_CLIENTS, Replay

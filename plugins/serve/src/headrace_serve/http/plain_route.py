@@ -19,10 +19,11 @@ from headrace_formats import quality
 from headrace_serve.client_input import loads, whole_number
 from headrace_serve.datatypes import from_text, raw_bytes
 from headrace_serve.errors import BodyTooLargeError, MediaTypeError, refusal
+from headrace_serve.http.bodies import SMALL_JSON_BYTES
 from headrace_serve.http.endpoints import Direct, completed
 from headrace_serve.http.events import EVENTS, event, send_events
-from headrace_serve.http.exchange import SMALL_JSON_BYTES, Reply, error_body
 from headrace_serve.http.multipart import read_form
+from headrace_serve.http.replies import Reply, error_body
 from headrace_serve.http.waiting import receive, wait
 from headrace_serve.inference.messages import Tensor
 from headrace_serve.inference.parameters import TRACE, with_trace

@@ -5,8 +5,8 @@ is kept by the bytes of the head, without those headers that differ for each req
 neither parsed nor checked again. What may have changed meanwhile is asked for each request: the key, whether the model takes
 requests and has room, which version an alias chooses.
 
-`headrace_serve.http.protocol` reads the bytes, `headrace_serve.http.exchange` has the request while it is answered, and the
-handlers of `headrace_serve.http.rest` answer it.
+`headrace_serve.http.protocol` reads the bytes, `headrace_serve.http.exchange` has the request while it is answered, and
+`headrace_serve.http.endpoints` answers it.
 """
 
 from __future__ import annotations

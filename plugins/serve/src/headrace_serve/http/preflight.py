@@ -11,7 +11,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from headrace_formats.page import SANDBOXED
 from headrace_serve.errors import error_json
-from headrace_serve.http.exchange import Reply
+from headrace_serve.http.replies import Reply
 from headrace_serve.http.tensors import HEADER_LENGTH
 from headrace_serve.inference.parameters import TRACE
 

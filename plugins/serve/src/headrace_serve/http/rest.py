@@ -27,13 +27,14 @@ from headrace_serve.http import extensions as rest_extensions
 from headrace_serve.http import openapi
 from headrace_serve.http.api_requests import handlers_of
 from headrace_serve.http.endpoints import Direct, Endpoint, completed
-from headrace_serve.http.exchange import Exchange, Reply, Wire
+from headrace_serve.http.exchange import Exchange, Wire
 from headrace_serve.http.generate import generate, generate_stream
 from headrace_serve.http.metrics import Snapshot, encoded
 from headrace_serve.http.page_routes import PAGE_ROUTES
 from headrace_serve.http.plain_route import RUN, run
 from headrace_serve.http.plans import Plan, Plans
 from headrace_serve.http.preflight import Origins
+from headrace_serve.http.replies import Reply
 from headrace_serve.http.tensors import (
     HEADER_LENGTH,
     HEADER_LENGTH_BYTES,
@@ -344,8 +345,8 @@ async def _finish(exchange: Exchange, request: dict[str, Any]) -> Reply:
     return await _reply_with(answer, form.wanted, form)
 
 
-async def _reply_with(answer: Answer, wanted: Wanted, parsed: ParsedRequest | None) -> Reply:
-    parts, size = await write_body(answer, wanted, None if answer.parameters else parsed)
+async def _reply_with(answer: Answer, form: Wanted, parsed: ParsedRequest | None) -> Reply:
+    parts, size = await write_body(answer, form, None if answer.parameters else parsed)
     if size is None:
         return Reply.of_inference(parts, JSON)
     return Reply.of_inference(parts, OCTETS, {HEADER_LENGTH: str(len(parts[0]))})

@@ -11,7 +11,7 @@ from headrace.errors import InputError
 from headrace_serve.client_input import whole_number
 from headrace_serve.datatypes import ONLY_BINARY, as_json_values, from_json
 from headrace_serve.errors import ItemError, NotJsonError
-from headrace_serve.http.exchange import SMALL_JSON_BYTES
+from headrace_serve.http.bodies import SMALL_JSON_BYTES
 from headrace_serve.inference.messages import Asked, Encoded
 from headrace_serve.inference.parameters import flag, with_trace, without_nulls
 from headrace_serve.inference.parsed_requests import IN_JSON, ParsedRequest, PlainOutputs
@@ -86,8 +86,8 @@ def read_again(exchange: Exchange, model: Model, body: bytes) -> dict[str, Any] 
             return None
         document: Any = exchange.parsed_now(body)
         exchange.document = document
-        said, values, identifier = _without_elements(document)
-        form = known.get(said)
+        text, values, identifier = _without_elements(document)
+        form = known.get(text)
         if form is None or form.plain is None:
             return None
         exchange.identifier = identifier
@@ -165,9 +165,9 @@ async def read_body(
     return asked, wanted
 
 
-def _keep(model: Model, asked: Asked, sizes: list[int], wanted: Wanted, said: bytes) -> None:
+def _keep(model: Model, asked: Asked, sizes: list[int], wanted: Wanted, text: bytes) -> None:
     """Keep what a request has said, if all that is not said there are the elements of its inputs, and the id of one of JSON."""
-    if asked.classes or not said or any(tensor.parameters for tensor in asked.inputs):
+    if asked.classes or not text or any(tensor.parameters for tensor in asked.inputs):
         return
     in_json = not sizes
     if in_json:
@@ -179,7 +179,7 @@ def _keep(model: Model, asked: Asked, sizes: list[int], wanted: Wanted, said: by
         for tensor, size in zip(asked.inputs, sizes, strict=True)
     ]
     asked.parsed = ParsedRequest(inputs, asked.outputs, dict(asked.parameters), wanted)
-    model.rest_requests.keep(said, asked.parsed)
+    model.rest_requests.keep(text, asked.parsed)
 
 
 def _filled(parsed: ParsedRequest, binary: memoryview) -> Asked:

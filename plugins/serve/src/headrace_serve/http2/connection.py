@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["Bounds", "Connection", "Owner"]
 
 _HEAD_BYTES: Final = 9
-_END_STREAM, _ACK, _END_HEADERS, _PADDED, _PRIORITIZED = 1, 1, 4, 8, 32
 _USUAL_WINDOW: Final = 65535
 _WINDOW: Final = 16 << 20
 """So many bytes may come on a connection before it says how many more may."""
@@ -155,14 +154,16 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Wait until the client takes bytes, and read none of its own meanwhile."""
         waiting = self._outbox.pause()
-        self.transport.pause_reading()
+        if not self.transport.is_closing():
+            self.transport.pause_reading()
         least_s = waiting / self._bounds.least_rate_bytes_s
         self._watch.after("taken", max(self._bounds.first_s, least_s), self.transport.abort)
 
     def resume_writing(self) -> None:
         """Go on."""
         self._watch.stop("taken")
-        self.transport.resume_reading()
+        if not self.transport.is_closing():
+            self.transport.resume_reading()
         self._outbox.resume()
 
     def data_received(self, data: bytes) -> None:
@@ -223,7 +224,7 @@ class Connection(asyncio.Protocol):
         """Check a frame that comes before any settings, or within a block of headers."""
         if self._block is not None and kind != frames.CONTINUATION:
             raise ConnectionFaultError(frames.PROTOCOL_ERROR, "a block of headers has no end")
-        if self._stage < _OPEN and (kind != frames.SETTINGS or flags & _ACK):
+        if self._stage < _OPEN and (kind != frames.SETTINGS or flags & frames.ACK):
             raise ConnectionFaultError(frames.PROTOCOL_ERROR, "settings must come first")
 
     def _read_other(self, flags: int, number: int, body: bytes) -> None:
@@ -248,10 +249,10 @@ class Connection(asyncio.Protocol):
         if size > stream.left_bytes:
             raise StreamFaultError(number, frames.FLOW_CONTROL_ERROR, "more than the window has")
         stream.left_bytes -= size
-        if flags & _PADDED:
+        if flags & frames.PADDED:
             body = _unpadded(body)
             stream.allow(size - len(body))
-        if not flags & _END_STREAM:
+        if not flags & frames.END_STREAM:
             if len(body) < _SMALL_BYTES:
                 self._patience.spend(1, "frames without bytes")
             stream.body_bytes += len(body)
@@ -274,16 +275,16 @@ class Connection(asyncio.Protocol):
     def _read_headers(self, flags: int, number: int, body: bytes) -> None:
         if not number % 2:
             raise ConnectionFaultError(frames.PROTOCOL_ERROR, "no client has such a stream")
-        if flags & _PADDED:
+        if flags & frames.PADDED:
             body = _unpadded(body)
-        if flags & _PRIORITIZED:
+        if flags & frames.PRIORITIZED:
             if len(body) < 5:
                 raise ConnectionFaultError(frames.FRAME_SIZE_ERROR, "a priority is cut off")
             depends = int.from_bytes(body[:4], "big") & frames.LARGEST_WINDOW
             body = body[5:]
             if depends == number:
                 raise ConnectionFaultError(frames.PROTOCOL_ERROR, "a stream depends on itself")
-        if flags & _END_HEADERS:
+        if flags & frames.END_HEADERS:
             self._take_block(number, flags, body)
         else:
             self._block = number, flags, body
@@ -297,7 +298,7 @@ class Connection(asyncio.Protocol):
         self._block = number, first, block
         if len(block) > 2 * self._bounds.header_bytes:
             raise ConnectionFaultError(frames.ENHANCE_YOUR_CALM, "too many bytes of headers")
-        if flags & _END_HEADERS:
+        if flags & frames.END_HEADERS:
             self._block = None
             self._take_block(number, first, block)
 
@@ -320,7 +321,7 @@ class Connection(asyncio.Protocol):
         stream = self._owner.open_stream(self, number, head, self._outbox.initial_window)
         self._streams[number] = stream
         self._begun.append(stream)
-        if flags & _END_STREAM:
+        if flags & frames.END_STREAM:
             stream.is_received = True
             self._check_length(stream)
             stream.end()
@@ -328,7 +329,7 @@ class Connection(asyncio.Protocol):
     def _take_trailers(self, stream: Stream, flags: int, head: Head) -> None:
         if stream.is_received:
             raise StreamFaultError(stream.number, frames.STREAM_CLOSED, "the request was whole")
-        if not flags & _END_STREAM or head.wrong_as_trailers:
+        if not flags & frames.END_STREAM or head.wrong_as_trailers:
             raise StreamFaultError(stream.number, frames.PROTOCOL_ERROR, "these are no trailers")
         stream.is_received = True
         self._check_length(stream)
@@ -365,10 +366,10 @@ class Connection(asyncio.Protocol):
     def _read_settings(self, flags: int, number: int, body: bytes) -> None:
         if number:
             raise ConnectionFaultError(frames.PROTOCOL_ERROR, "settings of a stream")
-        if len(body) % 6 or (flags & _ACK and body):
+        if len(body) % 6 or (flags & frames.ACK and body):
             raise ConnectionFaultError(frames.FRAME_SIZE_ERROR, "settings have six bytes each")
         self._patience.spend(1 + len(body) // 60, "settings")
-        if flags & _ACK:
+        if flags & frames.ACK:
             return
         if self._stage < _OPEN:
             self._stage = _OPEN
@@ -383,7 +384,7 @@ class Connection(asyncio.Protocol):
         more, self._outbox.initial_window = window - self._outbox.initial_window, window
         if more:
             self._widen_all(more)
-        self._outbox.put(frame(frames.SETTINGS, _ACK, 0))
+        self._outbox.put(frame(frames.SETTINGS, frames.ACK, 0))
 
     def _widen_all(self, more: int) -> None:
         try:
@@ -401,11 +402,11 @@ class Connection(asyncio.Protocol):
         if len(body) != 8:
             raise ConnectionFaultError(frames.FRAME_SIZE_ERROR, "a ping has eight bytes")
         self._patience.spend(1, "pings")
-        if flags & _ACK:
+        if flags & frames.ACK:
             if body == _LEAVE and self._stage == _LEAVING:
                 self._leave_now()
             return
-        self._outbox.put(frame(frames.PING, _ACK, 0, body))
+        self._outbox.put(frame(frames.PING, frames.ACK, 0, body))
         self._watch.check_ping()
 
     def _read_goaway(self, flags: int, number: int, body: bytes) -> None:
@@ -436,7 +437,7 @@ class Connection(asyncio.Protocol):
         """Send headers before a body."""
         if not stream.is_closed:
             self._watch.note_sent()
-            self._outbox.put(frame(frames.HEADERS, _END_HEADERS, stream.number, block))
+            self._outbox.put(frame(frames.HEADERS, frames.END_HEADERS, stream.number, block))
 
     def send_data(self, stream: Stream, *pieces: bytes | memoryview) -> None:
         """Send bytes of a body, or keep them until the client takes them. `Stream.sent` tells of it."""
@@ -453,6 +454,28 @@ class Connection(asyncio.Protocol):
             stream.last_block = block
         else:
             self._end_answer(stream, block)
+
+    def send_answer(
+        self, stream: Stream, head: bytes, pieces: tuple[bytes, ...], last: bytes
+    ) -> bool:
+        """Send a whole answer. Return whether the socket has got all of it: `Stream.sent` tells of the others.
+
+        Args:
+            stream: The stream.
+            head: The block of headers before the body.
+            pieces: The body.
+            last: The block of headers behind it.
+        """
+        if stream.is_closed:
+            return True
+        self._watch.note_sent()
+        if self._outbox.send_at_once(stream, head, pieces, last):
+            self._note_answered(stream)
+            return True
+        self.send_head(stream, head)
+        self.send_data(stream, *pieces)
+        self.send_last(stream, last)
+        return False
 
     def send_window(self, number: int, more: int) -> None:
         """Let the client send more bytes."""
@@ -492,10 +515,13 @@ class Connection(asyncio.Protocol):
             self._end()
 
     def _end_answer(self, stream: Stream, block: bytes) -> None:
-        flags = _END_HEADERS | _END_STREAM
+        flags = frames.END_HEADERS | frames.END_STREAM
         self._outbox.put(frame(frames.HEADERS, flags, stream.number, block))
-        stream.is_answered = True
         self._patience.earn(4)
+        self._note_answered(stream)
+
+    def _note_answered(self, stream: Stream) -> None:
+        stream.is_answered = True
         if stream.is_received:
             self._close(stream)
         else:  # what the client has not sent is not needed

@@ -6,7 +6,7 @@ import struct
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace_serve.http2 import frames
-from headrace_serve.http2.frames import ConnectionFaultError, StreamFaultError
+from headrace_serve.http2.frames import ConnectionFaultError, StreamFaultError, frame
 
 if TYPE_CHECKING:
     import asyncio
@@ -74,6 +74,34 @@ class Outbox:
             self._waiting[stream] = None
             if not self.is_held:
                 self.push()
+
+    def send_at_once(
+        self, stream: Stream, head: bytes, pieces: tuple[bytes, ...], last: bytes
+    ) -> bool:
+        """Send a whole answer if it is one frame and nothing is before it. Return whether it was sent.
+
+        Args:
+            stream: The stream.
+            head: The block of headers before the body.
+            pieces: The body.
+            last: The block of headers behind it.
+        """
+        size = sum(map(len, pieces))
+        if self._waiting or self._is_paused or not 0 < size <= self._frame_bytes:
+            return False
+        if size > self._window or size > stream.window:
+            return False
+        number = stream.number
+        self._window -= size
+        stream.window -= size
+        self._patience.earn(6)
+        self.put(
+            frame(frames.HEADERS, frames.END_HEADERS, number, head),
+            _HEAD.pack(size >> 8, size & 255, frames.DATA, 0, number),
+            *pieces,
+            frame(frames.HEADERS, frames.END_HEADERS | frames.END_STREAM, number, last),
+        )
+        return True
 
     def forget(self, stream: Stream) -> None:
         """Drop what a stream has."""
