@@ -53,9 +53,21 @@ class Sampled(Pipeline):
     async def call_async(self, data: Any, **how: Any) -> Any:
         """Run one request, or a list of them; see `headrace.Pipeline.call_async`."""
         if isinstance(data, list):
-            runs = [self.call_async(request, **how) for request in data]
-            outcomes = await asyncio.gather(*runs, return_exceptions=True)
-            return _checked(data, [o if isinstance(o, BaseException) else None for o in outcomes])
+            errors: list[BaseException | None] = [None] * len(data)
+
+            async def run(place: int) -> None:
+                try:
+                    await self.call_async(data[place], **how)
+                except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - an outcome
+                    errors[place] = error
+
+            try:
+                await asyncio.gather(*map(run, range(len(data))))
+            except asyncio.CancelledError as error:
+                left = [getattr(each, "abandoned", False) for each in errors]
+                error.abandoned = any(left)  # type: ignore[attr-defined]
+                raise
+            return _checked(data, errors)
         pair = self._trial.take(data, how)
         if pair is None:
             return await super().call_async(data, **how)
