@@ -207,7 +207,9 @@ def serving(command: str, folder: Path = ROOT) -> Iterator[str]:
     ) as process:
         said = process.stdout.readline()
         try:
-            yield re.match(r"serving (https?://[\w.]+:\d+)", said)[1]
+            address = re.match(r"serving (https?://[\w.]+:\d+)", said)
+            assert address, f"{command}\n{said}{process.stdout.read()}"
+            yield address[1]
         finally:
             process.terminate()
             rest, _ = process.communicate(timeout=300)

@@ -14,7 +14,7 @@ import cv2
 import httpx
 import numpy as np
 import pytest
-from following import Needs, follow, variables
+from following import Needs, follow, is_like, variables
 from onnx_files import save_doubler
 from pages import Page, run
 
@@ -218,3 +218,21 @@ def test_the_page_about_a_first_backend_asks_for_few_lines_and_commands():
     lines = [line for text in page.files.values() for line in text.splitlines()[1:] if line.strip()]
     assert 20 <= len(lines) <= 40
     assert 5 <= len(page.commands) <= 8
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "same"),
+    [
+        ("a\tb\n", "a\tb", True),
+        ("a 0.51 b", "a 0.5071 b", True),
+        ("a 0.51 b", "a 0.53 b", False),
+        ("[1, 2.0]", "[3, 2.0]", False),
+        ("a\n...\nb", "a\n1\n2\nb\n", True),
+        ("a\n...\nb", "a\n1\n2\nc\n", False),
+        ("[1.0, 0.50196...]", "[1.0, 0.501960813999176]", True),
+        ("version 1.2.3", "version 1.2.4", False),
+        ("", "a", False),
+    ],
+)
+def test_what_is_printed_is_like_what_is_shown(shown, printed, same):
+    assert is_like(shown, printed) == same
