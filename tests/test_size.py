@@ -13,11 +13,11 @@ from distributions import ROOT, folders
 import headrace
 from headrace.hookspecs import attached
 
-LINES = {"core": 13_605, "kernel": 6_935, "language": 6_670}
+LINES = {"core": 13_610, "kernel": 6_935, "language": 6_675}
 """The most lines of code of core, and of its halves."""
 
 TESTS_OF_CORE = 22_430
-SOURCES = 86_790
+SOURCES = 89_570
 
 
 def test_core_is_no_larger():
