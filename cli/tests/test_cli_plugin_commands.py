@@ -478,7 +478,7 @@ def test_info_lists_what_a_plugin_offers_and_imports_nothing_of_it(site):
     (row,) = json.loads(says("plugins", "info", "all", "--json").stdout)["plugins"]
     assert set(row["offers"]) == {
         *("batch_policies", "dispatch_policies", "probes", "commands"),
-        *("node_keys", "rewriters", "readers", "fetchers", "apis"),
+        *("node_keys", "rewriters", "readers", "fetchers", "records", "apis"),
     }
 
 

@@ -129,6 +129,7 @@ def test_the_public_names_are_these_and_the_readme_has_them_all():
         "read_lines",
         "read_text",
         "reads",
+        "records_of",
         "refresh",
         "resolve",
         "tables_of",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import sys
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -267,6 +268,8 @@ class VideoRunner(Delivery):
                 group.loop = loop
 
     def _close_loop(self, loop: Loop) -> None:
+        if sys.is_finalizing():  # no other thread runs any more, and one of them may hold a lock
+            return
         with self._lock:
             if loop in self._loops:
                 self._loops.remove(loop)
