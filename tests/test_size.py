@@ -17,7 +17,7 @@ LINES = {"core": 13_610, "kernel": 6_935, "language": 6_675}
 """The most lines of code of core, and of its halves."""
 
 TESTS_OF_CORE = 22_430
-SOURCES = 89_570
+SOURCES = 89_575
 
 
 def test_core_is_no_larger():

@@ -18,7 +18,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from processes import run_process
 
 import headrace
 from headrace_vision import VideoRunner
@@ -265,6 +264,8 @@ def come_and_go(for_s):
 @pytest.mark.parametrize("for_s", [90, pytest.param(3600, marks=pytest.mark.slow)])
 def test_sources_that_come_and_go_leave_nothing_behind(for_s):
     # In a process of its own: the memory of this one is that of the tests before as well.
+    from processes import run_process  # the other process is not in this folder of tests
+
     program = [sys.executable, __file__, str(for_s)]
     done = run_process(program)
     assert done.returncode == 0, done.stderr

@@ -320,6 +320,7 @@ class _Run:
                     raise KeyboardInterrupt
                 self._print_refused()
                 self._print(self._begun.popleft()[0], answer)
+                sys.stdout.flush()  # for who reads what has come while the next ones run
         except ClosedError:
             if self.interrupts.came:
                 raise KeyboardInterrupt from None
@@ -339,7 +340,6 @@ class _Run:
                 self._begun.append((item, error))
                 continue
             self._begun.append((item, None))
-            sys.stdout.flush()  # for who reads what has come while the next ones run
             yield request
 
     def _print_refused(self) -> None:

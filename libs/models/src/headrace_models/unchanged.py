@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.plugins import origin_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -33,5 +35,7 @@ def _is_as(present: Version, read: Version, fits: Callable[[Version], bool]) -> 
         return False
     if present.pipe is None:  # a request reads its files when it builds it
         return read.on_demand or not fits(read)
+    if any((origin_of(path) or {}).get("moves") for path in present.seen):
+        return False  # its address may stand for another file by now
     # One whose update has failed, which its reason says, is tried again.
     return present.seen == read.seen and not present.reason
